@@ -1,0 +1,30 @@
+"""The exceptions that stand for a broken disk or a broken file on it.
+
+An expected outcome (a full disk, an offset out of range) is an `ErrorCode` in a result and never one of these.
+"""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """A file or folder of a log directory failed, or holds what it must not hold. The directory goes offline.
+
+    `path` names the file or folder, `reason` says in one sentence what is wrong with it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class DamagedSegmentError(StorageError):
+    """Bytes in the middle of a segment aren't a record batch, though they were one when they were written.
+
+    Only this partition is hurt: its requests are answered KAFKA_STORAGE_ERROR and the directory stays online.
+    """
+
+
+def storage_error(path: str, error: OSError) -> StorageError:
+    """The StorageError for a failed system call on `path`."""
+    return StorageError(path, f"{error.strerror or error} (errno {error.errno})")

@@ -1,0 +1,209 @@
+"""The two sparse indexes of a segment, in memory: offset -> byte place, and timestamp -> offset.
+
+They only save scanning: everything in them can be rebuilt from the batches, and a reader checks what it finds at the place they name.
+They hold one entry for each `index.interval.bytes` of batches or so. The files have no checksum.
+
+`<base>.index`, entries of 8 bytes, big-endian:
+
+    0  int32  last offset of a batch, minus the segment's base offset
+    4  int32  byte place of that batch in the .log file
+
+`<base>.timeindex`, entries of 12 bytes, big-endian:
+
+    0  int64  largest timestamp in the segment up to and with that batch
+    8  int32  last offset of the batch that has this timestamp, minus the base offset
+
+Valid: whole entries; offsets (and places, and timestamps) strictly rise, offsets of a time index may stay equal. Trailing zeros are no
+entries: Kafka preallocates these files and trims them only at a clean stop. A file that isn't valid is rebuilt, never an error.
+
+>>> index = OffsetIndex(base_offset=100)
+>>> index.append(115, 0), index.append(131, 4160)
+(None, None)
+>>> index.encode().hex()
+'0000000f000000000000001f00001040'
+>>> index.lookup(120)
+0
+
+Sources: Kafka's OffsetIndex, TimeIndex, AbstractIndex.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from struct import Struct
+
+from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
+
+_TIME_ENTRY = Struct(">qi")
+_SWAP = sys.byteorder == "little"
+
+
+class OffsetIndex:
+    """Offset -> byte place for one segment."""
+
+    __slots__ = ("_offsets", "_positions", "base_offset")
+
+    def __init__(self, base_offset: Offset) -> None:
+        self.base_offset = base_offset
+        self._offsets = array("i")
+        self._positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the file that `encode` would fill."""
+        return len(self._offsets) * OFFSET_ENTRY_BYTES
+
+    @property
+    def last_offset(self) -> Offset:
+        """The last offset that has an entry; the base offset while there is none."""
+        return self.base_offset + self._offsets[-1] if self._offsets else self.base_offset
+
+    @property
+    def last_position(self) -> FilePosition:
+        """The byte place of the last entry, 0 while there is none."""
+        return self._positions[-1] if self._positions else 0
+
+    def append(self, last_offset: Offset, position: FilePosition) -> None:
+        """Adds the batch at `position` whose last offset is `last_offset`; both are above all that is there."""
+        self._offsets.append(last_offset - self.base_offset)
+        self._positions.append(position)
+
+    def lookup(self, offset: Offset) -> FilePosition:
+        """A place from which scanning forward meets the batch that holds `offset` (or the first one after it)."""
+        found = bisect_right(self._offsets, offset - self.base_offset)
+        return self._positions[found - 1] if found else 0
+
+    def entry_at_or_before(self, offset: Offset) -> tuple[Offset, FilePosition] | None:
+        """The entry that `lookup` uses: its last offset and its byte place."""
+        found = bisect_right(self._offsets, offset - self.base_offset)
+        return (self.base_offset + self._offsets[found - 1], self._positions[found - 1]) if found else None
+
+    def position_at_or_before(self, position: FilePosition) -> FilePosition:
+        """The largest known batch start at or before a byte place."""
+        found = bisect_right(self._positions, position)
+        return self._positions[found - 1] if found else 0
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Drops the entries of batches that end at or after `end_offset` (exclusive end of what stays)."""
+        keep = bisect_left(self._offsets, end_offset - self.base_offset)
+        del self._offsets[keep:], self._positions[keep:]
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        both = array("i", bytes(self.size_bytes))
+        both[0::2] = self._offsets
+        both[1::2] = self._positions
+        if _SWAP:
+            both.byteswap()
+        return both.tobytes()
+
+    @classmethod
+    def decode(cls, content: bytes, base_offset: Offset, log_size: int) -> OffsetIndex | None:
+        """The index in a file, or None if it isn't a valid one for a `.log` file of `log_size` bytes."""
+        if len(content) % OFFSET_ENTRY_BYTES:
+            return None
+        both = array("i", content)
+        if _SWAP:
+            both.byteswap()
+        index = cls(base_offset)
+        index._offsets, index._positions = both[0::2], both[1::2]  # noqa: SLF001 - a constructor
+        index._drop_trailing_zeros()  # noqa: SLF001
+        return index if index._is_valid(log_size) else None  # noqa: SLF001
+
+    def _drop_trailing_zeros(self) -> None:
+        # The first entry may be zeros in earnest (a batch of one record at the start); any later one can't.
+        used = len(self._positions)
+        while used > 1 and self._positions[used - 1] == 0 and self._offsets[used - 1] == 0:
+            # Halving first keeps ten preallocated megabytes from costing a million steps.
+            half = used // 2
+            used = half if half and not any(self._positions[half:used]) and not any(self._offsets[half:used]) else used - 1
+        if used == 1 and self._positions[0] == 0 and self._offsets[0] == 0:
+            used = 0
+        del self._offsets[used:], self._positions[used:]
+
+    def _is_valid(self, log_size: int) -> bool:
+        offsets, positions = self._offsets, self._positions
+        if not offsets:
+            return True
+        return offsets[0] >= 0 and positions[0] >= 0 and positions[-1] < log_size and _rises(offsets) and _rises(positions)
+
+
+class TimeIndex:
+    """Timestamp -> offset for one segment."""
+
+    __slots__ = ("_offsets", "_timestamps", "base_offset")
+
+    def __init__(self, base_offset: Offset) -> None:
+        self.base_offset = base_offset
+        self._timestamps = array("q")
+        self._offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the file that `encode` would fill."""
+        return len(self._timestamps) * TIME_ENTRY_BYTES
+
+    @property
+    def last_entry(self) -> tuple[int, Offset]:
+        """(timestamp, offset) of the last entry; (-1, base offset) while there is none."""
+        if not self._timestamps:
+            return NO_TIMESTAMP, self.base_offset
+        return self._timestamps[-1], self.base_offset + self._offsets[-1]
+
+    def maybe_append(self, timestamp_ms: int, offset: Offset) -> bool:
+        """Adds an entry if `timestamp_ms` is above all that is there. Returns whether it did."""
+        if timestamp_ms <= (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
+            return False
+        self._timestamps.append(timestamp_ms)
+        self._offsets.append(offset - self.base_offset)
+        return True
+
+    def lookup(self, timestamp_ms: int) -> Offset:
+        """The offset from which scanning forward meets the first record with a timestamp at or above `timestamp_ms`."""
+        found = bisect_left(self._timestamps, timestamp_ms)
+        return self.base_offset + (self._offsets[found - 1] if found else 0)
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Drops the entries for offsets at or after `end_offset` (exclusive end of what stays)."""
+        keep = bisect_left(self._offsets, end_offset - self.base_offset)
+        del self._offsets[keep:], self._timestamps[keep:]
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
+
+    @classmethod
+    def decode(cls, content: bytes, base_offset: Offset) -> TimeIndex | None:
+        """The index in a file, or None if it isn't a valid one."""
+        if len(content) % TIME_ENTRY_BYTES:
+            return None
+        used = len(content.rstrip(b"\0"))
+        content = content[: -(-used // TIME_ENTRY_BYTES) * TIME_ENTRY_BYTES]
+        index = cls(base_offset)
+        for timestamp_ms, relative in _TIME_ENTRY.iter_unpack(content):
+            index._timestamps.append(timestamp_ms)  # noqa: SLF001 - a constructor
+            index._offsets.append(relative)  # noqa: SLF001
+        return index if index._is_valid() else None  # noqa: SLF001
+
+    def _is_valid(self) -> bool:
+        timestamps, offsets = self._timestamps, self._offsets
+        if not timestamps:
+            return True
+        return timestamps[0] >= 0 and offsets[0] >= 0 and _rises(timestamps) and list(offsets) == sorted(offsets)
+
+
+def _rises(values: array[int]) -> bool:
+    """Whether each value is above the one before."""
+    return all(map(int.__lt__, values, values[1:]))
