@@ -1,0 +1,57 @@
+"""The only place that reads the time.
+
+`monotonic_ms` orders events within one process and never goes back; `wall_ms` is what a record or a log line carries and may jump
+either way. Nothing may be concluded from comparing the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final, Protocol
+
+SIMULATION_WALL_START_MS: Final = 1_700_000_000_000
+"""Where the wall clock of a simulation begins (14 November 2023): far from zero, so that a forgotten 0 stands out."""
+
+
+class Clock(Protocol):
+    """What the rest of the code knows of time: whole milliseconds."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since an arbitrary moment of this process's life; never falls."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC; may jump either way."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    __slots__ = ()
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class SimulatedClock:
+    """Time as the simulated loop tells it; `wall_offset_ms` may be set at any moment to let the wall clock jump."""
+
+    __slots__ = ("_loop", "_wall_start_ms", "wall_offset_ms")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wall_start_ms: int = SIMULATION_WALL_START_MS) -> None:
+        self._loop = loop
+        self._wall_start_ms = wall_start_ms
+        self.wall_offset_ms = 0
+
+    def monotonic_ms(self) -> int:
+        # Rounded to the microsecond before it is cut to milliseconds: a timer set for 1.005 s fires at a float that is a hair less,
+        # and cutting that to 1004 ms would make a deadline look not yet reached, at a virtual time that does not move any more.
+        return round(self._loop.time() * 1_000_000) // 1000
+
+    def wall_ms(self) -> int:
+        return self._wall_start_ms + self.wall_offset_ms + self.monotonic_ms()

@@ -1,0 +1,22 @@
+"""Files behind a port: `FileSystem` and `File`, the real disk and the simulated one.
+
+Everything else of Lowtide reaches files only through these names.
+"""
+
+from __future__ import annotations
+
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.port import AlreadyLockedError, Buffer, File, FileSystem, Lock
+from lowtide.runtime.filesystem.real import OsFile, OsFileSystem
+
+__all__ = [
+    "AlreadyLockedError",
+    "Buffer",
+    "File",
+    "FileSystem",
+    "Lock",
+    "MemoryFileSystem",
+    "OsFile",
+    "OsFileSystem",
+    "SimulatedCrashError",
+]

@@ -1,0 +1,162 @@
+"""Files and folders of the simulated disk, each with what is durable of it and the changes since.
+
+The invariant of both: durable state plus all pending changes, in order, is the visible state. Only `power_cut` and `settle` decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from lowtide.runtime.random import Random
+
+SECTOR_BYTES: Final = 512
+"""The unit that a disk writes wholly or not at all."""
+
+
+class FileNode:
+    """A file's content."""
+
+    __slots__ = ("_durable", "_pending", "_visible", "modified_ms")
+
+    def __init__(self, modified_ms: int) -> None:
+        self.modified_ms = modified_ms
+        self._visible = bytearray()
+        self._durable = bytearray()
+        # (position, data) of a write, (size, None) of a truncation.
+        self._pending: list[tuple[int, bytes | None]] = []
+
+    @property
+    def size(self) -> int:
+        return len(self._visible)
+
+    def read(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes from `position`."""
+        with memoryview(self._visible) as view:
+            return bytes(view[position : position + size])
+
+    def write(self, data: bytes, position: int, now_ms: int) -> None:
+        """Write `data` at `position`, zeros before it where the file was shorter."""
+        _write(self._visible, data, position)
+        self._pending.append((position, data))
+        self.modified_ms = now_ms
+
+    def truncate(self, size: int, now_ms: int) -> None:
+        """Cut or lengthen the content to `size` bytes."""
+        if size != len(self._visible):
+            _truncate(self._visible, size)
+            self._pending.append((size, None))
+            self.modified_ms = now_ms
+
+    def sync(self) -> None:
+        """Make the visible content durable, as far as a failed sync has not settled otherwise."""
+        for position, data in self._pending:
+            if data is None:
+                _truncate(self._durable, position)
+            else:
+                _write(self._durable, data, position)
+        self._pending.clear()
+
+    def settle(self, random: Random | None, counts: Counter[str] | None = None) -> None:
+        """Let chance decide what of the pending changes becomes durable; the rest never will. The visible content stays.
+
+        Without randomness nothing does.
+        """
+        for position, data in self._pending:
+            fate = random.choice(("kept", "lost", "torn")) if random is not None else "lost"
+            if counts is not None and fate != "kept":
+                counts[f"{fate}_write" if data is not None else "lost_truncate"] += 1
+            if data is None:
+                if fate == "kept":
+                    _truncate(self._durable, position)
+            elif fate == "kept":
+                _write(self._durable, data, position)
+            elif fate == "torn":
+                assert random is not None
+                _write_torn(self._durable, data, position, random)
+        self._pending.clear()
+
+    def power_cut(self, random: Random | None, counts: Counter[str]) -> None:
+        """Let chance decide over the pending changes; what is durable then is what is visible."""
+        self.settle(random, counts)
+        self._visible = bytearray(self._durable)
+
+
+class Folder:
+    """A folder's names. A folder or file that is not reachable by durable names is lost with all in it, synced or not."""
+
+    __slots__ = ("_durable", "_pending", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Node] = {}
+        self._durable: dict[str, Node] = {}
+        self._pending: list[FolderChange] = []
+
+    def change(self, change: FolderChange) -> None:
+        """Make a change visible."""
+        change.apply(self.entries)
+        self._pending.append(change)
+
+    def sync(self) -> None:
+        """Make the visible names durable."""
+        for change in self._pending:
+            change.apply(self._durable)
+        self._pending.clear()
+
+    def power_cut(self, random: Random | None, counts: Counter[str]) -> None:
+        """Keep a prefix of the pending changes, then do the same to all that is still reachable."""
+        kept_count = random.randint(0, len(self._pending)) if random is not None else 0
+        counts["lost_name"] += len(self._pending) - kept_count
+        del self._pending[kept_count:]
+        self.sync()
+        self.entries = dict(self._durable)
+        for name in sorted(self.entries):
+            self.entries[name].power_cut(random, counts)
+
+
+Node: TypeAlias = FileNode | Folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderChange:
+    """One atomic change of a folder: a name added (or pointed elsewhere), a name removed, or, as a rename, both."""
+
+    added: str | None = None
+    node: Node | None = None
+    removed: str | None = None
+
+    def apply(self, entries: dict[str, Node]) -> None:
+        if self.removed is not None:
+            del entries[self.removed]
+        if self.added is not None:
+            assert self.node is not None, self.added
+            entries[self.added] = self.node
+
+
+def _write(content: bytearray, data: bytes, position: int) -> None:
+    if len(content) < position:
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _truncate(content: bytearray, size: int) -> None:
+    if size <= len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+def _write_torn(content: bytearray, data: bytes, position: int, random: Random) -> None:
+    """Write some sectors of `data`: a prefix of them, or any; perhaps the file grows over those that are missing."""
+    end = position + len(data)
+    edges = [position, *range((position // SECTOR_BYTES + 1) * SECTOR_BYTES, end, SECTOR_BYTES), end]
+    sectors = list(zip(edges, edges[1:], strict=False))
+    if random.random() < 0.5:
+        arrived = sectors[: random.randrange(len(sectors))]
+    else:
+        arrived = [sector for sector in sectors if random.random() < 0.5]
+    for start, stop in arrived:
+        _write(content, data[start - position : stop - position], start)
+    if random.random() < 0.5 and len(content) < end:
+        _truncate(content, end)

@@ -1,0 +1,285 @@
+"""The machine's own file system: the only module that calls `os` for files.
+
+A descriptor closes when nothing uses it any more, by CPython's reference counting. `close` and a call that is running in another
+thread can therefore never meet on a descriptor number that the kernel has meanwhile given to another file.
+
+Sources: pwritev(2), preadv2(2) for RWF_NOWAIT, fdatasync(2), flock(2), fcntl(2); "PostgreSQL's fsync() surprise" (lwn.net/Articles/752063).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE, TEMPORARY_SUFFIX, AlreadyLockedError, Buffer
+
+PARTS_PER_WRITE_MAX: Final = 1024
+"""IOV_MAX of Linux: the kernel refuses a longer list of buffers."""
+
+ZEROS_PER_WRITE: Final = 1 << 20
+RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+# The kernel's answers for "this file system (or kernel) does not know that flag or call", as against a failing disk.
+UNSUPPORTED_ERRNOS: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+
+def _sync_function() -> Callable[[int], None]:
+    """Return the cheapest call that makes a file's content durable: macOS's fsync does not reach the platter, F_FULLFSYNC does."""
+    full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is not None:
+        command = full_sync
+
+        def sync_fully(descriptor: int) -> None:
+            fcntl.fcntl(descriptor, command)
+
+        return sync_fully
+    return os.fdatasync
+
+
+_sync_descriptor = _sync_function()
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Put the path into the errors of calls that know only a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+class _Descriptor:
+    """Owns one descriptor number, and closes it with the last reference."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        # What close(2) could report was reported, or lost, at the sync; there is nobody to raise to here.
+        with contextlib.suppress(OSError):
+            os.close(self.number)
+
+
+class OsFile:
+    """An open file of the machine."""
+
+    __slots__ = ("__weakref__", "_descriptor", "_nowait_flag", "_path")
+
+    def __init__(self, path: str, number: int) -> None:
+        self._path = path
+        self._descriptor: _Descriptor | None = _Descriptor(number)
+        self._nowait_flag = RWF_NOWAIT
+
+    def __repr__(self) -> str:
+        return f"OsFile({self._path!r}{'' if self._descriptor else ', closed'})"
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def _opened(self) -> _Descriptor:
+        # Callers keep what is returned in a local variable for as long as they use its number: that is what keeps it open.
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        return descriptor
+
+    def pread(self, size: int, position: int) -> bytes:
+        assert size >= 0 <= position, (self._path, size, position)
+        descriptor = self._opened()
+        with _naming(self._path):
+            data = os.pread(descriptor.number, size, position)
+            if len(data) == size or not data:
+                return data
+            parts, missing = [data], size - len(data)
+            while missing and (data := os.pread(descriptor.number, missing, position + size - missing)):
+                parts.append(data)
+                missing -= len(data)
+            return b"".join(parts)
+
+    def preadv(self, buffers: Sequence[bytearray | memoryview], position: int, *, nowait: bool = False) -> int:
+        assert position >= 0, (self._path, position)
+        descriptor = self._opened()
+        try:
+            if nowait and self._nowait_flag:
+                try:
+                    return os.preadv(descriptor.number, buffers, position, self._nowait_flag)
+                except OSError as error:
+                    if error.errno not in UNSUPPORTED_ERRNOS:
+                        raise
+                    self._nowait_flag = 0
+            read_bytes = os.preadv(descriptor.number, buffers, position)
+            wanted = sum(map(len, buffers))
+            while 0 < read_bytes < wanted:
+                more = os.preadv(descriptor.number, _after(buffers, read_bytes), position + read_bytes)
+                if more == 0:
+                    break
+                read_bytes += more
+        except OSError as error:
+            error.filename = self._path
+            raise
+        return read_bytes
+
+    def pwritev(self, parts: Sequence[Buffer], position: int) -> None:
+        assert position >= 0, (self._path, position)
+        descriptor = self._opened()
+        wanted = sum(map(len, parts))
+        try:
+            written = os.pwritev(descriptor.number, parts[:PARTS_PER_WRITE_MAX], position)
+            while written < wanted:
+                more = os.pwritev(descriptor.number, _after(parts, written)[:PARTS_PER_WRITE_MAX], position + written)
+                if more == 0:
+                    raise OSError(errno.EIO, f"the kernel wrote {written} of {wanted} bytes and no more")
+                written += more
+        except OSError as error:
+            error.filename = self._path
+            raise
+
+    def truncate(self, size: int) -> None:
+        assert size >= 0, (self._path, size)
+        descriptor = self._opened()
+        with _naming(self._path):
+            os.ftruncate(descriptor.number, size)
+
+    def allocate(self, size: int) -> None:
+        assert size > 0, (self._path, size)
+        descriptor = self._opened()
+        if hasattr(os, "posix_fallocate"):
+            try:
+                with _naming(self._path):
+                    os.posix_fallocate(descriptor.number, 0, size)
+            except OSError as error:
+                if error.errno not in UNSUPPORTED_ERRNOS:
+                    raise
+            else:
+                return
+        for position in range(self.size(), size, ZEROS_PER_WRITE):
+            self.pwritev([bytes(min(ZEROS_PER_WRITE, size - position))], position)
+
+    def size(self) -> int:
+        descriptor = self._opened()
+        with _naming(self._path):
+            return os.fstat(descriptor.number).st_size
+
+    def sync(self) -> None:
+        descriptor = self._opened()
+        with _naming(self._path):
+            _sync_descriptor(descriptor.number)
+
+    def close(self) -> None:
+        self._descriptor = None
+
+
+def _after(parts: Sequence[Buffer], done: int) -> list[memoryview]:
+    """Return what of `parts` is left after the first `done` bytes, uncopied."""
+    rest = []
+    for part in parts:
+        if done < len(part):
+            rest.append(memoryview(part)[done:])
+        done = max(0, done - len(part))
+    return rest
+
+
+class _OsLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: _Descriptor) -> None:
+        self._descriptor: _Descriptor | None = descriptor
+
+    def release(self) -> None:
+        self._descriptor = None
+
+
+class OsFileSystem:
+    """The file system that the process sees. Keeps no state: any number of them may exist, in any thread."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> OsFile:
+        assert write or not create, path
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        return OsFile(path, os.open(path, flags, DEFAULT_FILE_MODE))
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as stream:  # noqa: PTH123 - this module is the one place where files are opened
+            return stream.read()
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        self._write_whole(path, data, DEFAULT_FILE_MODE)
+
+    def replace_file(self, path: str, data: bytes, *, mode: int = DEFAULT_FILE_MODE) -> None:
+        temporary = path + TEMPORARY_SUFFIX
+        try:
+            self._write_whole(temporary, data, mode).sync()
+            os.rename(temporary, path)
+        except OSError:
+            # On a full disk the half-written copy would keep the space that somebody needs to free.
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self.sync_directory(os.path.dirname(path) or ".")
+
+    def _write_whole(self, path: str, data: bytes, mode: int) -> OsFile:
+        """Make the file hold `data`. `mode` counts from the first byte, also where the file stood there with a wider one."""
+        file = OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
+        if mode != DEFAULT_FILE_MODE:
+            os.chmod(path, mode)
+        file.truncate(0)
+        if data:
+            file.pwritev([data], 0)
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        os.fsync(descriptor.number)
+
+    def lock(self, path: str) -> _OsLock:
+        descriptor = _Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, DEFAULT_FILE_MODE))
+        try:
+            # flock keeps out a second broker of this process, which fcntl's locks, being the process's, would let in. They in turn are
+            # what Apache Kafka takes (java.nio FileLock), and the two kinds do not see each other.
+            fcntl.flock(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in {errno.EAGAIN, errno.EACCES}:
+                raise AlreadyLockedError(path) from error
+            raise
+        return _OsLock(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize

@@ -1,0 +1,42 @@
+"""Listening and connecting: thin over the running event loop, which is uvloop, asyncio's own, or the simulated one.
+
+Transports are asyncio's. Both real loops turn Nagle's algorithm off (TCP_NODELAY) on every TCP transport that they make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+LISTEN_BACKLOG: Final = 1024
+"""Connections that may wait to be accepted. Linux cuts it to net.core.somaxconn."""
+
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
+
+
+async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = LISTEN_BACKLOG) -> asyncio.Server:
+    """Accept connections, each served by a protocol that `factory` makes.
+
+    An empty `host` is every interface; port 0 lets the system choose, see `bound_port`.
+
+    Raises:
+        OSError: the address is in use, or is not ours.
+    """
+    return await asyncio.get_running_loop().create_server(factory, host or None, port, backlog=backlog)
+
+
+async def connect(factory: Callable[[], ProtocolT], host: str, port: int) -> tuple[asyncio.Transport, ProtocolT]:
+    """Open a connection, served by the protocol that `factory` makes.
+
+    Raises:
+        OSError: nobody listens there, the name is unknown, or the peer cannot be reached. It may take minutes: callers set a limit.
+    """
+    return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+
+def bound_port(server: asyncio.Server) -> int:
+    """Return the port that the server listens on; the first one's, if it listens on several addresses."""
+    port = server.sockets[0].getsockname()[1]
+    assert isinstance(port, int)
+    return port

@@ -1,0 +1,12 @@
+"""The only place that makes randomness. A `Random` is always passed in, so that a simulation can seed it."""
+
+from __future__ import annotations
+
+from random import Random, SystemRandom
+
+__all__ = ["Random", "system_random"]
+
+
+def system_random() -> Random:
+    """Return randomness of the operating system: unpredictable, for identifiers and jitter in a real broker."""
+    return SystemRandom()
