@@ -1,0 +1,399 @@
+"""One client's connection: bytes to requests, answers to bytes, in order, without a task.
+
+All connections receive into one shared scratch buffer; a whole frame is handled where it lies, in the callback that brought it.
+What is left of a partial frame goes into a buffer of the connection's own, which grows with what really arrives, never with what
+the client announces. Answers leave in the order of their requests through a queue of slots. While only Produce requests are
+parked, later Produce requests of the same connection are executed too (`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a
+round trip; any other parked request stops the reading, and so does a client that doesn't take its answers.
+
+Invariant: a view of received bytes is never used after the callback that brought them returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from lowtide.broker.outgoing import OutgoingQueue, Part
+from lowtide.broker.pending import Pending
+from lowtide.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from lowtide.broker.dispatcher import Route
+    from lowtide.broker.server import ConnectionHost
+
+PARKED_PRODUCE_LIMIT = 16
+"""Produce requests of one connection that may wait at once; several times what clients keep in flight (Java: 5)."""
+
+SLOW_FRAME_GRACE_MS = 30_000
+SLOW_FRAME_BYTES_PER_S = 16 * 1024
+"""A frame that is not whole after the grace must have come at this rate: a modem of 1998 is faster."""
+
+_FIRST_FRAME_BUFFER_BYTES = 64 * 1024
+_GROWTH_FACTOR = 4
+"""A partial frame's buffer is at most this many times what was received of it."""
+
+_LENGTH = struct.Struct(">i")
+_HEAD = struct.Struct(">hhi")
+_PLAIN_PREFIX = struct.Struct(">ii")
+_FLEXIBLE_PREFIX = struct.Struct(">iiB")
+
+
+class RequestContext(msgspec.Struct, gc=False):
+    """What a handler may know of a request besides its body."""
+
+    api_version: int
+    client_id: str | None
+    connection: Connection
+
+    def close_connection(self, reason: str) -> None:
+        """End the connection: an error that can't be told to a client that wants no answer."""
+        self.connection.close(reason)
+
+
+class _Slot:
+    """The place of one answer in the order of a connection's answers."""
+
+    __slots__ = ("correlation_id", "parts", "pending", "route")
+
+    def __init__(self, route: Route, correlation_id: int, pending: Pending[Any] | None) -> None:
+        self.route = route
+        self.correlation_id = correlation_id
+        self.pending = pending
+        self.parts: list[Part] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module. Made by the server for each accepted socket."""
+
+    def __init__(self, host: ConnectionHost) -> None:
+        """`host` gives what connections share: routes, limits, buffers, the log."""
+        self._host = host
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: OutgoingQueue | None = None
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._target = 0
+        self._reserved = 0
+        self._slots: deque[_Slot] = deque()
+        self._parked_produce = 0
+        self._parked_other = False
+        self._backlog = b""
+        self._reading_paused = False
+        self._ready: list[Part] = []
+        self._eof = False
+        self.closed = False
+        self.last_active_ms = 0
+        self.frame_started_ms = 0
+        self.peer = ""
+        self.log: Any = host.log
+
+    # ------------------------------------------------------------------ asyncio's callbacks
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the socket up and count it."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or "")  # noqa: PLR2004
+        self._transport.set_write_buffer_limits(high=0)
+        self._outgoing = OutgoingQueue(self._transport, self._host.buffers, self._host.worker, self._on_broken)
+        self.last_active_ms = self._host.now_ms()
+        reason = self._host.on_connected(self)
+        if reason is not None:
+            self.close(reason)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The rest of the partial frame, else the buffer that all connections share."""
+        if self._frame is None:
+            return self._host.scratch
+        return memoryview(self._frame)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle every whole request that is there now."""
+        if self.closed:
+            return
+        self.last_active_ms = self._host.now_ms()
+        if self._frame is None:
+            self._consume(self._host.scratch, nbytes)
+        else:
+            self._filled += nbytes
+            self._continue_frame()
+        self._flush()
+
+    def eof_received(self) -> bool:
+        """A client that closed its writing side still gets its answers."""
+        self._eof = True
+        self._close_when_done()
+        return True
+
+    def pause_writing(self) -> None:
+        """The socket is full: execute nothing more until the client takes what it asked for."""
+        if self._outgoing is not None:
+            self._outgoing.paused = True
+
+    def resume_writing(self) -> None:
+        """The socket is empty again."""
+        if self._outgoing is not None and not self.closed:
+            self._outgoing.resume()
+            self._unblock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget all that waits for this client."""
+        self.closed = True
+        for slot in self._slots:
+            if slot.pending is not None:
+                slot.pending.abandon()
+        self._slots.clear()
+        self._host.memory.forget(self)
+        self._release()
+        self._frame = None
+        self._backlog = b""
+        if self._outgoing is not None:
+            self._outgoing.close()
+        self._host.on_disconnected(self)
+
+    # ------------------------------------------------------------------ closing
+    def close(self, reason: str) -> None:
+        """Close without another answer. What the client did wrong is logged once."""
+        if self.closed:
+            return
+        self.closed = True
+        self._host.on_refused(self, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close_gracefully(self) -> None:
+        """Read nothing more; close when the answers that are owed were sent."""
+        self._eof = True
+        self._pause_reading()
+        self._close_when_done()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request of this client is being worked on."""
+        return bool(self._slots)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is owed or on its way."""
+        return bool(self._slots) or (self._outgoing is not None and not self._outgoing.idle)
+
+    def _close_when_done(self) -> None:
+        if self._eof and not self.closed and not self.busy and not self._backlog and self._transport is not None:
+            self.closed = True
+            self._transport.close()
+
+    def _on_broken(self, reason: str) -> None:
+        self.close(reason)
+
+    # ------------------------------------------------------------------ frames
+    def _consume(self, buffer: memoryview, end: int) -> None:
+        """Handle the whole frames in `buffer[:end]`; keep the rest."""
+        position = 0
+        maximum = self._host.maximum_frame_bytes
+        while end - position >= 4 and not self._blocked:  # noqa: PLR2004
+            size = _LENGTH.unpack_from(buffer, position)[0]
+            if not 0 < size <= maximum:
+                self.close(f"a frame of {size} bytes is announced, 1 to {maximum} are allowed")
+                return
+            stop = position + 4 + size
+            if stop > end:
+                break
+            self._on_request(buffer, position + 4, stop)
+            if self.closed:
+                return
+            position = stop
+        if position == end:
+            return
+        if self._blocked:
+            self._backlog += bytes(buffer[position:end])
+            self._pause_reading()
+        else:
+            self._start_frame(buffer[position:end])
+
+    def _start_frame(self, received: memoryview) -> None:
+        """Keep the beginning of a frame whose end has not arrived."""
+        count = len(received)
+        if count < _LENGTH.size:
+            self._target = capacity = _LENGTH.size
+        else:
+            self._target = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+            capacity = min(self._target, max(_FIRST_FRAME_BUFFER_BYTES, count * _GROWTH_FACTOR))
+        self._frame = bytearray(capacity)
+        self._frame[:count] = received
+        self._filled = count
+        self.frame_started_ms = self._host.now_ms()
+        if count >= _LENGTH.size:
+            self._reserve()
+
+    def _continue_frame(self) -> None:
+        """More of the partial frame is there: complete it, or make room for what follows."""
+        frame = self._frame
+        assert frame is not None
+        if self._filled < len(frame):
+            return
+        if self._filled < self._target:
+            self._grow_frame(min(self._target, self._filled * _GROWTH_FACTOR))
+            return
+        if self._target == _LENGTH.size:
+            self._learn_length(_LENGTH.unpack_from(frame)[0])
+            return
+        target = self._target
+        self._frame = None
+        self._release()
+        if self._blocked:
+            self._backlog += bytes(frame)
+            self._pause_reading()
+        else:
+            self._on_request(memoryview(frame), _LENGTH.size, target)
+
+    def _learn_length(self, size: int) -> None:
+        """The four bytes that were cut apart are there."""
+        if not 0 < size <= self._host.maximum_frame_bytes:
+            self.close(f"a frame of {size} bytes is announced, 1 to {self._host.maximum_frame_bytes} are allowed")
+            return
+        self._target += size
+        self._grow_frame(min(self._target, _FIRST_FRAME_BUFFER_BYTES))
+        self._reserve()
+
+    def _grow_frame(self, capacity: int) -> None:
+        assert self._frame is not None
+        grown = bytearray(capacity)
+        grown[: self._filled] = memoryview(self._frame)[: self._filled]
+        self._frame = grown
+
+    def _reserve(self) -> None:
+        """Count the whole frame against the memory of all requests; while there is none left, wait with reading."""
+        if self._host.memory.reserve(self, self._target):
+            self._reserved = self._target
+        else:
+            self._pause_reading()
+
+    def on_memory_granted(self) -> None:
+        """The frame that waited for memory may be read on."""
+        self._reserved = self._target
+        self.frame_started_ms = self._host.now_ms()
+        if not self._blocked:
+            self._resume_reading()
+
+    def _release(self) -> None:
+        if self._reserved:
+            reserved, self._reserved = self._reserved, 0
+            self._host.memory.release(reserved)
+
+    def frame_is_too_slow(self, now_ms: int) -> bool:
+        """Whether a partial frame arrives slower than anybody who means it: memory is not held for it."""
+        if self._frame is None or self._reading_paused:
+            return False
+        elapsed_ms = now_ms - self.frame_started_ms - SLOW_FRAME_GRACE_MS
+        return elapsed_ms > 0 and self._filled < elapsed_ms * SLOW_FRAME_BYTES_PER_S // 1000
+
+    # ------------------------------------------------------------------ requests
+    def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
+        host = self._host
+        if stop - start < _HEAD.size:
+            self.close(f"a request of {stop - start} bytes is shorter than its header")
+            return
+        api_key, api_version, correlation_id = _HEAD.unpack_from(buffer, start)
+        route = host.routes[(api_key, api_version)]
+        try:
+            if route is None:
+                parts = host.dispatcher.answer_unsupported(api_key, api_version, correlation_id)
+                self._answer(parts)
+                return
+            request, client_id = route.read(buffer, start, stop)
+        except ProtocolError as error:
+            self.close(f"{host.dispatcher.describe(api_key, api_version)}: {error}")
+            return
+        context = RequestContext(api_version, client_id, self)
+        try:
+            response = route.handle(request, context)
+        except Exception:
+            host.on_bug(self, route)
+            self.close(f"{host.dispatcher.describe(api_key, api_version)} failed inside")
+            return
+        if type(response) is Pending:
+            self._park(route, correlation_id, response)
+        elif response is not None:
+            self._answer(route.write(correlation_id, response))
+
+    def _answer(self, parts: list[Part]) -> None:
+        if self._slots:
+            slot = _Slot(cast("Route", None), 0, None)
+            slot.parts = parts
+            self._slots.append(slot)
+        else:
+            self._ready.extend(parts)
+
+    def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
+        slot = _Slot(route, correlation_id, pending)
+        self._slots.append(slot)
+        if route.is_produce:
+            self._parked_produce += 1
+        else:
+            self._parked_other = True
+        pending.listen(lambda response: self._on_answer(slot, response))
+
+    def _on_answer(self, slot: _Slot, response: Any) -> None:
+        """A parked request has its answer: send it when its turn has come."""
+        if self.closed:
+            return
+        slot.pending = None
+        if slot.route.is_produce:
+            self._parked_produce -= 1
+        else:
+            self._parked_other = False
+        if response is None:
+            self.close(f"{slot.route.name} could not be answered")
+            return
+        slot.parts = slot.route.write(slot.correlation_id, response)
+        slots = self._slots
+        if slots[0] is not slot:
+            return
+        while slots and slots[0].parts is not None:
+            self._ready.extend(slots.popleft().parts or ())
+        self._flush()
+        self._unblock()
+
+    # ------------------------------------------------------------------ flow
+    @property
+    def _blocked(self) -> bool:
+        """Whether nothing may be executed now: a parked request, too many parked produces, or a client that doesn't read."""
+        return self._parked_other or self._parked_produce >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
+
+    @property
+    def _waits_for_memory(self) -> bool:
+        return self._frame is not None and self._target > _LENGTH.size and not self._reserved
+
+    def _flush(self) -> None:
+        if self._ready and self._outgoing is not None and not self.closed:
+            ready, self._ready = self._ready, []
+            self._outgoing.send(ready)
+        if self._eof:
+            self._close_when_done()
+
+    def _unblock(self) -> None:
+        """Execute what had to wait, then read on."""
+        if self._blocked or self.closed:
+            return
+        if self._backlog:
+            backlog, self._backlog = self._backlog, b""
+            self._consume(memoryview(backlog), len(backlog))
+            self._flush()
+        if not self._blocked and not self._backlog and not self.closed:
+            self._resume_reading()
+        if self._eof:
+            self._close_when_done()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None and not self._eof and not self._transport.is_closing() and not self._waits_for_memory:
+            self._reading_paused = False
+            self._transport.resume_reading()

@@ -1,0 +1,28 @@
+"""What the handlers of one broker share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.broker.config import BrokerConfig
+from lowtide.broker.fetch_session import FetchSessionCache
+from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.metadata.session import MetadataSession
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.random import Random
+from lowtide.runtime.tasks import TaskRegistry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerContext:
+    """A broker's parts, as handlers see them."""
+
+    config: BrokerConfig
+    replicas: ReplicaManager
+    metadata: MetadataSession
+    sessions: FetchSessionCache
+    clock: Clock
+    random: Random
+    tasks: TaskRegistry
+    log: Any

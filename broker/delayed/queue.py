@@ -1,0 +1,113 @@
+"""The loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import cast
+
+from lowtide.protocol.types import TopicPartition
+from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
+from lowtide.runtime.clock import Clock
+
+
+class DelayedRequest(DelayedOperation):
+    """A waiting request that knows how to test itself and how to answer."""
+
+    __slots__ = ()
+
+    def try_complete(self) -> bool:
+        """Answer if what is waited for has come, or can no longer come. Returns whether it was answered."""
+        raise NotImplementedError
+
+    def complete_late(self) -> None:
+        """Answer with what there is: the time is up."""
+        raise NotImplementedError
+
+    def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
+        """What to wait for next, and the deadline stays."""
+        raise NotImplementedError
+
+    @property
+    def deadline_ms(self) -> int:
+        """On the monotonic clock."""
+        raise NotImplementedError
+
+
+class DelayedQueue:
+    """A purgatory that runs on an event loop."""
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, *, maximum_per_key: int) -> None:
+        self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(maximum_per_key=maximum_per_key)
+        self._clock = clock
+        self._loop = loop
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._purgatory)
+
+    def watch(self, request: DelayedRequest) -> bool:
+        """Park a request whose condition doesn't hold. Returns False, and parks nothing, where too many wait already."""
+        thresholds = list(request.thresholds())
+        if not all(self._purgatory.has_room(key) for key, _ in thresholds):
+            return False
+        self._purgatory.watch(request, thresholds, request.deadline_ms)
+        self._set_timer()
+        return True
+
+    def advance(self, key: TopicPartition, value: int) -> None:
+        """A value rose: see the purgatory."""
+        if self._purgatory.advance(key, value) and not self._scheduled:
+            self._schedule()
+
+    def release(self, key: TopicPartition) -> None:
+        """Something failed or changed hands: all that wait for this key are tested again."""
+        if self._purgatory.release(key) and not self._scheduled:
+            self._schedule()
+
+    def remove(self, request: DelayedRequest) -> None:
+        """Forget a request."""
+        self._purgatory.remove(request)
+
+    def close(self) -> None:
+        """Answer everything with what there is."""
+        self._purgatory.release_all()
+        for operation in self._purgatory.take_ready():
+            cast(DelayedRequest, operation).complete_late()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._run_ready)
+
+    def _run_ready(self) -> None:
+        self._scheduled = False
+        for operation in self._purgatory.take_ready():
+            request = cast(DelayedRequest, operation)
+            if request.expired:
+                request.complete_late()
+            elif not request.try_complete():
+                self._purgatory.watch(request, list(request.thresholds()), request.deadline_ms)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Have one timer, for the earliest deadline; a later one is left standing: an early wake-up costs less than two timers."""
+        deadline_ms = self._purgatory.next_deadline_ms()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = max(deadline_ms - self._clock.monotonic_ms(), 0)
+        self._timer_ms = deadline_ms
+        self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._purgatory.expire(self._clock.monotonic_ms()):
+            self._run_ready()
+        else:
+            self._set_timer()

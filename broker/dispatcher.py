@@ -1,0 +1,188 @@
+"""From an API key and version to the code that reads, answers and writes it.
+
+Every handler module registers itself here with the versions that it serves; ApiVersions answers from this registry, so nothing is
+advertised that isn't built. Codecs are compiled when a version is first used. Handlers that write metadata are coroutines: they
+are spawned by name and their answer is pending; all others answer in the callback that brought the request.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from lowtide.broker.outgoing import Part
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.headers import read_request_header
+
+_PLAIN_PREFIX = struct.Struct(">ii")
+_FLEXIBLE_PREFIX = struct.Struct(">iiB")
+_API_VERSIONS_V0 = struct.Struct(">iihihhh")
+_PLAIN_HEADER_BYTES = 4
+_FLEXIBLE_HEADER_BYTES = 5
+
+Handle = Callable[[Any, Any], Any]
+HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+
+
+class Spawn(Protocol):
+    """Start a named task whose reference is kept."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> object: ...
+
+
+class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler module offers: `handle` answers in the loop, `handle_later` is a coroutine that writes metadata.
+
+    `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659).
+    """
+
+    key: ApiKey
+    handle: Handle | None = None
+    handle_later: HandleLater | None = None
+    advertised_minimum: int | None = None
+    sends_records: bool = False
+
+
+class Route(msgspec.Struct, frozen=True, gc=False):
+    """One API in one version."""
+
+    name: str
+    is_produce: bool
+    handle: Callable[[Any, Any], Any]
+    read: Callable[[Any, int, int], tuple[Any, str | None]]
+    write: Callable[[int, Any], list[Part]]
+
+
+class VersionRange(msgspec.Struct, frozen=True, gc=False):
+    """Versions as they are advertised, both inclusive."""
+
+    minimum: int
+    maximum: int
+
+
+class Routes(dict[tuple[int, int], Route | None]):
+    """`(api key, version)` → route; None for what is not served. Filled as versions are first asked for."""
+
+    def __init__(self, make: Callable[[int, int], Route | None]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: tuple[int, int]) -> Route | None:
+        """Make a served route once. What is not served isn't kept: a client could ask for four thousand million of them."""
+        route = self._make(*key)
+        if route is not None:
+            self[key] = route
+        return route
+
+
+class Dispatcher:
+    """The registry. `maximum_versions` caps what is served and advertised, by API."""
+
+    def __init__(self, specs: list[HandlerSpec], *, spawn: Spawn, maximum_versions: Mapping[ApiKey, int]) -> None:
+        self._specs = {spec.key: spec for spec in specs}
+        self._spawn = spawn
+        self._maximum_versions = maximum_versions
+        self.advertised = {key: self._advertise(spec) for key, spec in sorted(self._specs.items())}
+        self.routes = Routes(self._make_route)
+
+    def describe(self, api_key: int, api_version: int) -> str:
+        """For logs: `Fetch v12`, also of what doesn't exist."""
+        name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else f"API {api_key}"
+        return f"{name} v{api_version}"
+
+    def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int) -> list[Part]:
+        """An unknown ApiVersions version is answered in version 0 with the supported range (KIP-511); else the bytes make no sense.
+
+        Errors: ProtocolError for every other API.
+        """
+        if api_key != ApiKey.API_VERSIONS:
+            message = "not served"
+            raise ProtocolError(message)
+        served = self.advertised[ApiKey.API_VERSIONS]
+        body_bytes = _API_VERSIONS_V0.size - 4
+        return [
+            _API_VERSIONS_V0.pack(
+                body_bytes, correlation_id, ErrorCode.UNSUPPORTED_VERSION, 1, ApiKey.API_VERSIONS, served.minimum, served.maximum
+            )
+        ]
+
+    def _advertise(self, spec: HandlerSpec) -> VersionRange:
+        api = API[spec.key]
+        minimum = api.min_version if spec.advertised_minimum is None else spec.advertised_minimum
+        return VersionRange(minimum, min(api.max_version, self._maximum_versions.get(spec.key, api.max_version)))
+
+    def _make_route(self, api_key: int, api_version: int) -> Route | None:
+        spec = self._specs.get(api_key)  # type: ignore[call-overload]
+        if spec is None:
+            return None
+        api = API[spec.key]
+        if not api.min_version <= api_version <= self.advertised[spec.key].maximum:
+            return None
+        handle = spec.handle if spec.handle is not None else self._spawning(spec)
+        return Route(
+            name=f"{api.request_class.__name__.removesuffix('Request')} v{api_version}",
+            is_produce=spec.key == ApiKey.PRODUCE,
+            handle=handle,
+            read=_reader(spec.key, api_version),
+            write=_writer(spec, api_version),
+        )
+
+    def _spawning(self, spec: HandlerSpec) -> Handle:
+        handle_later = spec.handle_later
+        assert handle_later is not None, f"{spec.key.name} has no handler"
+
+        def handle(request: Any, context: Any) -> Pending[Any]:
+            pending: Pending[Any] = Pending()
+
+            async def run() -> None:
+                response = None
+                try:
+                    response = await handle_later(request, context)
+                finally:
+                    pending.complete(response)
+
+            self._spawn(run(), name=f"{spec.key.name} of {context.connection.peer}")
+            return pending
+
+        return handle
+
+
+def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
+    decode = codec_for(API[key].request_class, version).decode
+    flexible = request_header_is_flexible(key, version)
+
+    def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
+        client_id, position = read_request_header(buffer, start, stop, flexible)
+        return decode(buffer, position, stop), client_id
+
+    return read
+
+
+def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
+    codec = codec_for(API[spec.key].response_class, version)
+    flexible = response_header_is_flexible(spec.key, version)
+    encode, encode_parts = codec.encode, codec.encode_parts
+    plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
+
+    def write(correlation_id: int, response: Any) -> list[Part]:
+        body = encode(response)
+        if flexible:
+            return [tagged(len(body) + _FLEXIBLE_HEADER_BYTES, correlation_id, 0) + body]
+        return [plain(len(body) + _PLAIN_HEADER_BYTES, correlation_id) + body]
+
+    def write_records(correlation_id: int, response: Any) -> list[Part]:
+        parts: list[Any] = encode_parts(response)
+        size = sum(map(len, parts))
+        if flexible:
+            parts.insert(0, tagged(size + _FLEXIBLE_HEADER_BYTES, correlation_id, 0))
+        else:
+            parts.insert(0, plain(size + _PLAIN_HEADER_BYTES, correlation_id))
+        return parts
+
+    return write_records if spec.sends_records else write

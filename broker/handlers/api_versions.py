@@ -1,0 +1,43 @@
+"""ApiVersions: v0-v4.
+
+Behaviour: lists every API that has a handler, with the versions that it serves; nothing else is advertised. May be asked at any time
+and again.
+
+Version notes: the response header never has tagged fields (KIP-511), and an unknown version is answered in v0 by the dispatcher. From
+v3 the client's name and version must be well-formed.
+
+Errors: INVALID_REQUEST for a malformed client name or version.
+
+KIPs: 35, 511.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.dispatcher import HandlerSpec, VersionRange
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE_SINCE = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""KIP-511: letters, digits, dashes and dots, beginning and ending with a letter or digit."""
+
+
+def handler(advertised: Mapping[ApiKey, VersionRange]) -> HandlerSpec:
+    """The handler; `advertised` is the dispatcher's table, which is complete when the first request comes."""
+
+    def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+        if context.api_version >= _SOFTWARE_SINCE:
+            for text in (request.client_software_name, request.client_software_version):
+                if _SOFTWARE.fullmatch(text) is None:
+                    return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        return ApiVersionsResponse(
+            error_code=ErrorCode.NONE,
+            api_keys=[ApiVersion(api_key=key, min_version=served.minimum, max_version=served.maximum) for key, served in advertised.items()],
+        )
+
+    return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle)

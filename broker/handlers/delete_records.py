@@ -1,0 +1,62 @@
+"""DeleteRecords: v0-v3.
+
+Behaviour: raises the log start offset of each partition. Checked in this order: the partition exists, its topic isn't internal, this
+broker leads it, its policy allows deletes, the offset is in range; -1 stands for the high watermark. An accepted delete is written
+to the log-start journal; when that is durable it becomes visible, is checked again and is answered. At or below the log start it is a
+success that changes nothing. Of a partition named twice the last row counts.
+
+Version notes: v2 is flexible. v3 adds LeaderOnly and LeaderLogStartOffset (KIP-1343); it is in no Apache release yet and can be
+switched off with a lower maximum version.
+
+Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION, OFFSET_OUT_OF_RANGE,
+KAFKA_STORAGE_ERROR; REQUEST_TIMED_OUT tells the low watermark as it is then.
+
+KIPs: 107, 1343.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.delayed.delete_records import DelayedDeleteRecords, DeleteRow
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.broker.replica_manager import INTERNAL_TOPICS, ReplicaManager
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from lowtide.protocol.types import Offset, TopicPartition
+
+LOCAL_COMMIT_GRACE_MS = 500
+"""The leader's own disk is not counted against the request's time-out (Kafka truncates before its time-out begins), up to this."""
+
+
+def handler(broker: BrokerContext) -> HandlerSpec:
+    """The handler over a broker's state."""
+
+    def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
+        replicas = broker.replicas
+        wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
+        rows = [_accept(replicas, key, offset) for key, offset in wanted.items()]
+        to_commit = [(row.partition, row.offset) for row in rows if row.partition is not None and row.offset > row.partition.log.log_start_pending]
+        deadline_ms = broker.clock.monotonic_ms() + max(request.timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
+        delayed = DelayedDeleteRecords(replicas, rows, leader_only=request.leader_only, deadline_ms=deadline_ms)
+        if to_commit:
+            replicas.delete_to(to_commit)
+        return delayed.start()
+
+    return HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=handle)
+
+
+def _accept(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> DeleteRow:
+    partition = replicas.find(*key)
+    if isinstance(partition, ErrorCode):
+        return DeleteRow(key=key, error_code=partition, done=True)
+    if key.topic in INTERNAL_TOPICS:
+        return DeleteRow(key=key, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, done=True)
+    target = partition.check_delete(offset)
+    if isinstance(target, ErrorCode):
+        return DeleteRow(key=key, error_code=target, done=True)
+    return DeleteRow(key=key, partition=partition, leader_epoch=partition.leader_epoch, offset=target)
+
+

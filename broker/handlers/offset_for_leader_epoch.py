@@ -1,0 +1,50 @@
+"""OffsetForLeaderEpoch: v2-v4.
+
+Behaviour: answers where a leader epoch ends in this log: the largest epoch at or below the one asked for, and its end offset
+(exclusive). The current epoch ends at the log's end. Unknown epochs are -1, -1 without an error. How clients find that a log was
+truncated under them.
+
+Errors: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
+
+KIPs: 101, 279, 320.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+def handler(broker: BrokerContext) -> HandlerSpec:
+    """The handler over a broker's state."""
+
+    def handle(request: OffsetForLeaderEpochRequest, _context: RequestContext) -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
+            throttle_time_ms=0,
+            topics=[
+                OffsetForLeaderTopicResult(topic=topic.topic, partitions=[_end(broker.replicas, topic.topic, row) for row in topic.partitions])
+                for topic in request.topics
+            ],
+        )
+
+    return HandlerSpec(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, handle=handle)
+
+
+def _end(replicas: ReplicaManager, topic: str, row: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = replicas.find(topic, row.partition)
+    error = partition if isinstance(partition, ErrorCode) else partition.check_leadership(row.current_leader_epoch)
+    if isinstance(partition, ErrorCode) or error != ErrorCode.NONE:
+        return EpochEndOffset(error_code=error, partition=row.partition)
+    end = partition.end_offset_for_epoch(row.leader_epoch)
+    return EpochEndOffset(error_code=ErrorCode.NONE, partition=row.partition, leader_epoch=end.leader_epoch, end_offset=end.end_offset)

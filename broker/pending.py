@@ -1,0 +1,45 @@
+"""An answer that is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+ResponseT = TypeVar("ResponseT")
+
+
+class Pending(Generic[ResponseT]):
+    """Stands in a connection's queue until `complete` is called, exactly once.
+
+    `on_abandoned` is called when the connection goes away first, so that whatever waits can be forgotten; a completion after that
+    goes nowhere.
+    """
+
+    __slots__ = ("_listener", "_response", "abandoned", "done", "on_abandoned")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.abandoned = False
+        self.on_abandoned: Callable[[], None] | None = None
+        self._response: ResponseT | None = None
+        self._listener: Callable[[ResponseT | None], None] | None = None
+
+    def complete(self, response: ResponseT | None) -> None:
+        """Give the answer; None closes the connection without one."""
+        assert not self.done, "a request is answered once"
+        self.done = True
+        self._response = response
+        if self._listener is not None and not self.abandoned:
+            self._listener(response)
+
+    def listen(self, listener: Callable[[ResponseT | None], None]) -> None:
+        """Call `listener` with the answer: now if it is there, else when it comes."""
+        self._listener = listener
+        if self.done:
+            listener(self._response)
+
+    def abandon(self) -> None:
+        """Nobody waits for this answer any more."""
+        self.abandoned = True
+        if not self.done and self.on_abandoned is not None:
+            self.on_abandoned()

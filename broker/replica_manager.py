@@ -1,0 +1,232 @@
+"""The partitions that this broker hosts: finds them, carries out what their decisions ask for, and wakes who waits.
+
+Metadata changes come in as images. What they ask for on disk (a thousand new logs, say) is done in slices, so that nobody else
+waits for it; `settled` tells when all of it is done. The paths of requests are plain functions: nothing can happen between a check
+and the write that relies on it, except where a delete waits for the disk, after which everything is checked again.
+
+Sources: KIP-107; Kafka's `ReplicaManager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lowtide.broker.delayed.queue import DelayedQueue
+from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import BrokerId, Offset, TopicPartition
+from lowtide.replication.partition import Partition
+from lowtide.runtime.clock import Clock
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log import AppendedBatch, Log, LogConfig
+from lowtide.storage.log_manager import LogManager
+from lowtide.storage.validator import Rejection, ValidatedBatch
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics that DeleteRecords must not touch (Kafka's `Topic.isInternal`)."""
+
+_SLICE_MS = 2
+"""How long one slice of metadata work may hold the loop."""
+
+
+class ReplicaManager:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        log_manager: LogManager,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        log: Any,
+        log_config: Callable[[TopicImage], LogConfig],
+        maximum_waiting_per_partition: int,
+    ) -> None:
+        """`log_config` gives the effective configuration of a topic's logs."""
+        self.broker_id = broker_id
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.image: MetadataImage | None = None
+        self.fetches = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition)
+        self.deletes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition)
+        self._log_manager = log_manager
+        self._clock = clock
+        self._loop = loop
+        self._log = log
+        self._log_config = log_config
+        self._work: deque[Callable[[], None]] = deque()
+        self._working = False
+        self._settled: list[asyncio.Future[None]] = []
+        self._leaving: set[TopicPartition] = set()
+
+    # ------------------------------------------------------------------ finding a partition
+    def find(self, topic: str, partition: int) -> Partition | ErrorCode:
+        """The partition, online here, or why not.
+
+        Errors: KAFKA_STORAGE_ERROR (its directory is offline), NOT_LEADER_OR_FOLLOWER (hosted elsewhere, or not here yet),
+        UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        found = self.partitions.get((topic, partition))
+        if found is not None:
+            return found if not found.log.offline else ErrorCode.KAFKA_STORAGE_ERROR
+        known = self.image.topics.get(topic) if self.image is not None else None
+        if known is None or not 0 <= partition < len(known.partitions):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    # ------------------------------------------------------------------ records
+    def append(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> AppendedBatch | Rejection | ErrorCode:
+        """Append a validated batch as leader; wake who waits for records. `now_ms` is wall-clock time.
+
+        A failed disk takes its directory offline: KAFKA_STORAGE_ERROR.
+        """
+        try:
+            appended = partition.append(batch, now_ms)
+        except StorageError as error:
+            self._log_manager.fail_directory_of(partition.log, error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
+        return appended
+
+    def delete_to(self, accepted: list[tuple[Partition, Offset]]) -> None:
+        """Raise log start offsets, each at or below its high watermark: durable first, then visible, then who waits is woken.
+
+        One append to the journal of each directory, however many partitions there are. A failed journal takes its directory
+        offline, which wakes them too.
+        """
+
+        def durable(_error: OSError | StorageError | None) -> None:
+            for partition, _ in accepted:
+                self.deletes.advance(partition.topic_partition, partition.low_watermark)
+
+        self._log_manager.accept_log_start([(partition.log, offset) for partition, offset in accepted], durable)
+
+    # ------------------------------------------------------------------ metadata
+    def on_image(self, image: MetadataImage, changed: Iterable[TopicImage], deleted: Iterable[TopicImage]) -> None:
+        """Follow a change of the metadata: `changed` topics are new or different, `deleted` ones are gone."""
+        self.image = image
+        gone = [
+            TopicPartition(topic.name, index)
+            for topic in deleted
+            for index in range(len(topic.partitions))
+            if self.partitions.get((topic.name, index)) is not None
+        ]
+        if gone:
+            self._stop(gone)
+        for topic in changed:
+            config = self._log_config(topic)
+            for index, state in enumerate(topic.partitions):
+                if self.broker_id in state.replicas:
+                    self._later(lambda topic=topic, index=index, state=state, config=config: self._host(topic, index, state, config))
+        self._work_on()
+
+    async def settled(self) -> None:
+        """Wait until all that was asked for is done on disk."""
+        if self._work or self._leaving:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._settled.append(waiter)
+            await waiter
+
+    def on_directory_failed(self, logs: Iterable[Log]) -> None:
+        """A log directory went offline: whoever waits for its partitions is told."""
+        for log in logs:
+            self.fetches.release(log.topic_partition)
+            self.deletes.release(log.topic_partition)
+
+    def close(self) -> None:
+        """Answer all that waits."""
+        self.fetches.close()
+        self.deletes.close()
+
+    def _host(self, topic: TopicImage, index: int, state: PartitionImage, config: LogConfig) -> None:
+        """Have the partition here as the metadata say."""
+        current = self.image.topics.get(topic.name) if self.image is not None else None
+        if current is None or current.topic_id != topic.topic_id:
+            return
+        key = TopicPartition(topic.name, index)
+        partition = self.partitions.get(key)
+        if partition is None:
+            partition = self._open(key, topic, config)
+            if partition is None:
+                return
+        partition.configure(config)
+        changed = partition.become(
+            leader_id=state.leader, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, replicas=state.replicas, in_sync=state.isr
+        )
+        if changed:
+            self.fetches.release(key)
+            self.deletes.release(key)
+
+    def _open(self, key: TopicPartition, topic: TopicImage, config: LogConfig) -> Partition | None:
+        """The partition over its log, which is made where there is none; None when its directory cannot be written."""
+        log = self._log_manager.logs.get(key)
+        if log is not None and log.topic_id != topic.topic_id:
+            self._log.warning("log of an earlier topic of the same name is removed", partition=str(key))
+            self._remove([key], then=lambda: self._host_again(topic.name))
+            return None
+        if log is None:
+            if key in self._leaving:
+                return None
+            try:
+                log = self._log_manager.create_log(key, topic.topic_id, config)
+            except StorageError as error:
+                self._log.error("log could not be created", partition=str(key), error=str(error))
+                return None
+        partition = Partition(topic_partition=key, topic_id=topic.topic_id, local_broker_id=self.broker_id, log=log)
+        self.partitions[key] = partition
+        return partition
+
+    def _stop(self, gone: list[TopicPartition]) -> None:
+        for key in gone:
+            del self.partitions[key]
+            self.fetches.release(key)
+            self.deletes.release(key)
+        self._remove(gone, then=lambda: [self._host_again(name) for name in dict.fromkeys(key.topic for key in gone)])
+
+    def _remove(self, keys: list[TopicPartition], *, then: Callable[[], object]) -> None:
+        """Delete logs; their names can be used again when `then` is called."""
+        self._leaving.update(keys)
+
+        def removed(error: OSError | StorageError | None) -> None:
+            if error is not None:
+                self._log.error("logs could not be deleted", partitions=len(keys), error=str(error))
+            self._leaving.difference_update(keys)
+            then()
+            self._tell_settled()
+
+        self._log_manager.delete_logs(keys, removed)
+
+    def _host_again(self, name: str) -> None:
+        """A topic whose name was taken by a log on its way out may be made anew since."""
+        topic = self.image.topics.get(name) if self.image is not None else None
+        if topic is not None and self.image is not None:
+            self.on_image(self.image, [topic], [])
+
+    # ------------------------------------------------------------------ slices
+    def _later(self, work: Callable[[], None]) -> None:
+        self._work.append(work)
+
+    def _work_on(self) -> None:
+        if not self._working:
+            self._working = True
+            self._run_slice()
+
+    def _run_slice(self) -> None:
+        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        while self._work:
+            self._work.popleft()()
+            if self._clock.monotonic_ms() >= until_ms and self._work:
+                self._loop.call_soon(self._run_slice)
+                return
+        self._working = False
+        self._tell_settled()
+
+    def _tell_settled(self) -> None:
+        if not self._work and not self._leaving:
+            waiters, self._settled = self._settled, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)

@@ -1,0 +1,34 @@
+"""pytest fixtures: `lowtide`, a broker for the session, and `lowtide_topic`, a topic name that nobody else uses.
+
+Registered as a pytest plugin by the package; imports the broker only when a fixture is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from lowtide.testing.cluster import LowtideCluster
+
+_LONGEST_TOPIC_STEM = 100
+
+
+@pytest.fixture(scope="session")
+def lowtide() -> Iterator[LowtideCluster]:
+    """A running broker: `lowtide.bootstrap` is its address."""
+    from lowtide.testing.cluster import LowtideCluster  # noqa: PLC0415
+
+    with LowtideCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def lowtide_topic(request: pytest.FixtureRequest) -> str:
+    """A topic name of this test's own. The topic itself is made by whoever uses it."""
+    stem = re.sub(r"[^a-zA-Z0-9._-]", "-", request.node.name)[:_LONGEST_TOPIC_STEM]
+    return f"{stem}-{uuid.uuid4().hex[:8]}"
