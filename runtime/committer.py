@@ -20,9 +20,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
-from lowtide.runtime.completions import Completions
+from lowtide.runtime.completions import Completions, call_all
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.runtime.random import Random
 
@@ -105,7 +106,7 @@ class _Round:
                 continue
             for directory in barrier.directories:
                 if directory not in synced:
-                    synced[directory] = self._attempt(lambda path=directory: self._filesystem.sync_directory(path))
+                    synced[directory] = self._attempt(partial(self._filesystem.sync_directory, directory))
                 self.outcomes[index] = self.outcomes[index] or synced[directory]
                 if self.failure is not None:
                     return
@@ -242,7 +243,6 @@ class SimulatedCommitter:
         return this_round.outcomes
 
     def _answer(self) -> None:
-        answers = list(zip(self._taken, self._outcomes, strict=True))
+        calls = [(on_done, outcome) for (_, on_done), outcome in zip(self._taken, self._outcomes, strict=True)]
         self._taken, self._outcomes = [], []
-        for (_, on_done), outcome in answers:
-            on_done(outcome)
+        call_all(self._loop, calls)

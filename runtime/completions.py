@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+Call: TypeAlias = tuple[Callable[[Any], None], Any]
+"""A function and its only argument."""
+
+
+def call_all(loop: asyncio.AbstractEventLoop, calls: Iterable[Call]) -> None:
+    """Make the calls; one that raises is reported as asyncio reports a failing callback, and keeps no other from being made."""
+    for function, argument in calls:
+        try:
+            function(argument)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+            loop.call_exception_handler({"message": f"{function!r} failed", "exception": error})
 
 
 class Completions:
@@ -15,10 +27,10 @@ class Completions:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._asked: deque[Sequence[tuple[Callable[[Any], None], Any]]] = deque()
+        self._asked: deque[Sequence[Call]] = deque()
         self._woken = False
 
-    def add(self, calls: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
+    def add(self, calls: Sequence[Call]) -> None:
         """Have the loop make the calls, each function with its argument. From any thread."""
         self._asked.append(calls)
         # Read after the append: if `run` has not cleared the flag yet, it has not looked at the queue yet either.
@@ -31,11 +43,7 @@ class Completions:
                 assert self._loop.is_closed()
 
     def run(self) -> None:
-        """Make the calls that have come in. In the loop's thread only; a call that raises does not keep the others from being made."""
+        """Make the calls that have come in. In the loop's thread only."""
         self._woken = False
         for _ in range(len(self._asked)):
-            for function, argument in self._asked.popleft():
-                try:
-                    function(argument)
-                except Exception as error:  # noqa: BLE001 - reported as asyncio reports a failing callback
-                    self._loop.call_exception_handler({"message": f"{function!r} failed", "exception": error})
+            call_all(self._loop, self._asked.popleft())

@@ -6,8 +6,8 @@ Transports are asyncio's. Both real loops turn Nagle's algorithm off (TCP_NODELA
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 LISTEN_BACKLOG: Final = 1024
 """Connections that may wait to be accepted. Linux cuts it to net.core.somaxconn."""
@@ -15,7 +15,30 @@ LISTEN_BACKLOG: Final = 1024
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 
-async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = LISTEN_BACKLOG) -> asyncio.Server:
+class BoundSocket(Protocol):
+    """A listening socket, as far as anybody asks."""
+
+    def getsockname(self) -> Any:  # noqa: ANN401 - a tuple whose shape depends on the address family
+        """Return the address; its second member is the port."""
+        ...
+
+
+class Listener(Protocol):
+    """What listens: asyncio's Server, uvloop's, or the simulated one."""
+
+    @property
+    def sockets(self) -> Sequence[BoundSocket]: ...
+
+    def close(self) -> None:
+        """Accept no more. Connections that were accepted live on."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Wait until it is closed; newer Pythons wait for the connections too, so close those first."""
+        ...
+
+
+async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = LISTEN_BACKLOG) -> Listener:
     """Accept connections, each served by a protocol that `factory` makes.
 
     An empty `host` is every interface; port 0 lets the system choose, see `bound_port`.
@@ -35,7 +58,7 @@ async def connect(factory: Callable[[], ProtocolT], host: str, port: int) -> tup
     return await asyncio.get_running_loop().create_connection(factory, host, port)
 
 
-def bound_port(server: asyncio.Server) -> int:
+def bound_port(server: Listener) -> int:
     """Return the port that the server listens on; the first one's, if it listens on several addresses."""
     port = server.sockets[0].getsockname()[1]
     assert isinstance(port, int)

@@ -25,7 +25,9 @@ from lowtide.runtime.filesystem.nodes import FileNode, Folder, FolderChange, Nod
 from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE, TEMPORARY_SUFFIX, AlreadyLockedError, Buffer
 from lowtide.runtime.random import Random
 
-Operation: TypeAlias = Literal["open", "read", "write", "truncate", "sync", "rename", "unlink", "sync_directory", "make_directory"]
+Operation: TypeAlias = Literal[
+    "open", "read", "write", "truncate", "sync", "rename", "unlink", "sync_directory", "create", "make_directory"
+]
 
 FREE_BYTES_UNLIMITED: Final = 1 << 40
 """What `free_bytes` answers while no capacity is set."""
@@ -98,8 +100,8 @@ class MemoryFile:
         data = b"".join(parts)
         try:
             node = self._check("write")
-        except OSError as error:
-            if error.errno != errno.EBADF:
+        except (OSError, SimulatedCrashError) as error:
+            if not isinstance(error, OSError) or error.errno != errno.EBADF:
                 self._write(self._node, data[: self._disk.random_below(len(data) + 1)], position)
             raise
         self._write(node, data, position)
@@ -165,7 +167,8 @@ class MemoryFileSystem:
     `random` decides what faults leave behind; without it they leave as little as they may. `now_ms` dates the files.
     `capacity_bytes` may be set at any time; None is no limit. `cold_read_probability` is the share of `nowait` reads that fail.
     `fault_counts` counts the faults that had an effect, by kind: a simulation that never lost a write has tested nothing.
-    `operation_count` counts what may change the disk; at number `crash_at` (None: never) the process dies, see SimulatedCrashError.
+    `operation_count` counts what may change the disk; before number `crash_at` (None: never) takes effect, `on_crash` is called and
+    the operation raises SimulatedCrashError, as does every later one: nothing more changes until crash_process or power_cut.
     """
 
     def __init__(self, random: Random | None = None, now_ms: Callable[[], int] | None = None) -> None:
@@ -176,6 +179,7 @@ class MemoryFileSystem:
         self.fault_counts: Counter[str] = Counter()
         self.operation_count = 0
         self.crash_at: int | None = None
+        self.on_crash: Callable[[], None] = lambda: None
         self.lives_count = 0
         self._root = Folder()
         self._faults: list[_Fault] = []
@@ -211,7 +215,9 @@ class MemoryFileSystem:
         if operation not in {"read", "open"}:
             self.operation_count += 1
             if self.crash_at is not None and self.operation_count >= self.crash_at:
-                self.fault_counts["crash"] += 1
+                if self.operation_count == self.crash_at:
+                    self.fault_counts["crash"] += 1
+                    self.on_crash()
                 raise SimulatedCrashError(f"before {operation} of {path}, operation {self.operation_count}")
         for fault in self._faults:
             if fault.operation == operation and fault.path_contains in path:
@@ -239,7 +245,7 @@ class MemoryFileSystem:
         if node is None:
             if not create:
                 raise _error(errno.ENOENT, path)
-            self.begin("make_directory", path)
+            self.begin("create", path)
             node = FileNode(self.now_ms())
             folder.change(FolderChange(added=name, node=node))
         if isinstance(node, Folder):

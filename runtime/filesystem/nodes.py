@@ -5,6 +5,7 @@ The invariant of both: durable state plus all pending changes, in order, is the 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -151,7 +152,7 @@ def _write_torn(content: bytearray, data: bytes, position: int, random: Random) 
     """Write some sectors of `data`: a prefix of them, or any; perhaps the file grows over those that are missing."""
     end = position + len(data)
     edges = [position, *range((position // SECTOR_BYTES + 1) * SECTOR_BYTES, end, SECTOR_BYTES), end]
-    sectors = list(zip(edges, edges[1:], strict=False))
+    sectors = list(itertools.pairwise(edges))
     if random.random() < 0.5:
         arrived = sectors[: random.randrange(len(sectors))]
     else:
