@@ -1,0 +1,457 @@
+"""Record batches, format v2 (magic 2): read as a view over bytes, built from records.
+
+A batch is what producers send, the log stores and consumers fetch, byte for byte the same. All integers are big-endian:
+
+| position | bytes | field                  | remark                                                                        |
+|----------|-------|------------------------|-------------------------------------------------------------------------------|
+| 0        | 8     | base offset            | offset of the first record; 0 from a producer                                 |
+| 8        | 4     | batch length           | bytes that follow this field                                                  |
+| 12       | 4     | partition leader epoch | set by the leader                                                             |
+| 16       | 1     | magic                  | 2                                                                             |
+| 17       | 4     | CRC                    | CRC-32C of everything from the attributes to the end of the batch             |
+| 21       | 2     | attributes             | 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon |
+| 23       | 4     | last offset delta      | offset of the last record minus the base offset                               |
+| 27       | 8     | base timestamp         | milliseconds                                                                  |
+| 35       | 8     | max timestamp          | milliseconds                                                                  |
+| 43       | 8     | producer id            | -1 without idempotence                                                        |
+| 51       | 2     | producer epoch         |                                                                               |
+| 53       | 4     | base sequence          |                                                                               |
+| 57       | 4     | record count           |                                                                               |
+| 61       |       | records                | compressed as a whole if bits 0-2 say so                                      |
+
+A record is `length | attributes int8 | timestamp delta | offset delta | key | value | headers`; the integers are zigzag varints,
+keys and values are length-prefixed with -1 for null, headers are counted pairs of name and nullable value. Base offset and leader
+epoch lie outside the CRC, so a leader may set them without touching the rest.
+
+    >>> batch = build_batch([(1_600_000_000_000, b"k", b"v", ())])
+    >>> read_batch_header(batch).record_count, len(batch)
+    (1, 70)
+    >>> batch[61:].hex(" ")
+    '10 00 00 00 02 6b 02 76 00'
+
+Does not judge what a producer may send: `lowtide.storage.validator` does. Magic 0 and 1 (message sets) are not read.
+Source: KIP-98, the protocol guide's "Record Batch", Kafka's `DefaultRecordBatch` and `DefaultRecord`.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from crc32c import crc32c
+
+from lowtide.protocol.compression import Buffer, Compression, compress, decompress
+from lowtide.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lowtide.protocol.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+
+LOG_OVERHEAD = 12
+"""Base offset and batch length: the bytes of a batch that its length does not count."""
+
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21
+"""Where the bytes begin that the CRC covers."""
+
+RECORD_BATCH_OVERHEAD = 61
+"""Bytes of a batch before its records."""
+
+SMALLEST_BATCH_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
+CURRENT_MAGIC = 2
+
+COMPRESSION_BITS = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+BATCH_HEADER_STRUCT = struct.Struct(">qiibIhiqqqhii")
+"""The whole header, in the order of `BatchHeader`'s fields."""
+
+_AFTER_CRC_STRUCT = struct.Struct(">hiqqqhii")
+_BEFORE_CRC_STRUCT = struct.Struct(">qiibI")
+_CONTROL_KEY = struct.Struct(">hh")
+_END_TRANSACTION_VALUE = struct.Struct(">hi")
+_MAX_VARINT_BYTES = 10
+"""Sixty-four bits in groups of seven."""
+
+Header: TypeAlias = tuple[bytes, bytes | None]
+"""A record header: name (UTF-8) and value."""
+
+UnplacedRecord: TypeAlias = "tuple[int, bytes | None, bytes | None, Sequence[Header]]"
+"""A record without an offset: timestamp in milliseconds, key, value, headers."""
+
+
+class TimestampType(IntEnum):
+    """Who set a batch's timestamps: bit 3 of the attributes."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class ControlRecordType(IntEnum):
+    """What a control batch says. Source: KIP-98."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class BatchHeader(msgspec.Struct, gc=False):
+    """The header of one batch. With a magic other than 2, only the fields up to the magic mean anything."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> Offset:
+        """The offset of the last record, inclusive."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset behind the last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the whole batch, from its base offset on."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record, or -1 without one. Sequences wrap from 2^31-1 to 0."""
+        return -1 if self.base_sequence < 0 else (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch carries a marker instead of a client's records."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def compression(self) -> Compression:
+        """The codec of the records.
+
+        Errors: ProtocolError for the values 5 to 7, which mean nothing.
+        """
+        return compression_of(self.attributes)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Who set the timestamps."""
+        return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
+
+
+class Record(msgspec.Struct, gc=False):
+    """One record, decoded. `timestamp` is in milliseconds."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class ControlRecord(msgspec.Struct, gc=False):
+    """The only record of a control batch: how a transaction ended, and in which epoch of its coordinator."""
+
+    type: ControlRecordType
+    coordinator_epoch: int
+
+
+_CODECS = tuple(Compression)
+
+
+def compression_of(attributes: int) -> Compression:
+    """The codec that a batch's attributes name.
+
+    Errors: ProtocolError for the values 5 to 7.
+    """
+    code = attributes & COMPRESSION_BITS
+    if code >= len(_CODECS):
+        raise ProtocolError(f"compression codec {code} does not exist")
+    return _CODECS[code]
+
+
+def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header that begins at `position`.
+
+    Errors: ProtocolError when fewer than 61 bytes are left. Does not promise that the rest of the batch is there or sound.
+    """
+    try:
+        return BatchHeader(*BATCH_HEADER_STRUCT.unpack_from(buffer, position))
+    except struct.error as error:
+        raise ProtocolError(f"a batch header at {position} needs 61 bytes, {len(buffer) - position} are left") from error
+
+
+def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the whole batch at `position` is in `buffer` and its bytes are those that its CRC was computed from."""
+    end = position + header.batch_length + LOG_OVERHEAD
+    start = position + ATTRIBUTES_POSITION
+    if header.batch_length < SMALLEST_BATCH_LENGTH or end > len(buffer):
+        return False
+    return bool(crc32c(memoryview(buffer)[start:end]) == header.crc)
+
+
+def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield position and header of each whole batch. A last batch that is cut short, as Fetch answers may hold, ends the walk.
+
+    Errors: ProtocolError at a length below 49 or a magic other than 2. Does not check CRCs.
+    """
+    position = 0
+    end = len(buffer)
+    while end - position >= RECORD_BATCH_OVERHEAD:
+        header = read_batch_header(buffer, position)
+        if header.batch_length < SMALLEST_BATCH_LENGTH:
+            raise ProtocolError(f"the batch at {position} has the impossible length {header.batch_length}")
+        if header.magic != CURRENT_MAGIC:
+            raise ProtocolError(f"the batch at {position} has magic {header.magic} instead of 2")
+        if header.size_bytes > end - position:
+            return
+        yield position, header
+        position += header.size_bytes
+
+
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read a zigzag varint of at most 64 bits: `(value, position behind it)`.
+
+    Errors: ProtocolError when it is longer than ten bytes or cut.
+    """
+    raw = shift = 0
+    try:
+        for place in range(position, position + _MAX_VARINT_BYTES):
+            byte = buffer[place]
+            raw |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (raw >> 1) ^ -(raw & 1), place + 1
+            shift += 7
+    except IndexError:
+        raise ProtocolError(f"the varint at {position} is cut") from None
+    raise ProtocolError(f"the varint at {position} is longer than ten bytes")
+
+
+def append_varint(out: bytearray, value: int) -> None:
+    """Append `value` (64 bits, signed) as a zigzag varint."""
+    assert -(2**63) <= value < 2**63, value
+    raw = (value << 1) ^ (value >> 63)
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+
+
+def iterate_records(batch: Buffer, *, max_bytes: int) -> Iterator[Record]:
+    """Yield the records of one batch, decompressing at most `max_bytes`.
+
+    Slow by design: it makes an object per record, for searches, tools and tests, never for the produce or fetch path.
+    Errors: ProtocolError (or CompressionError) when the batch is cut or broken. Does not check the CRC.
+    """
+    header = read_batch_header(batch)
+    if header.batch_length < SMALLEST_BATCH_LENGTH or header.size_bytes > len(batch) or header.magic != CURRENT_MAGIC:
+        raise ProtocolError(f"not a whole batch: {header}")
+    payload: Buffer = memoryview(batch)[RECORD_BATCH_OVERHEAD : header.size_bytes]
+    if header.compression is not Compression.NONE:
+        payload = decompress(header.compression, payload, max_bytes=max_bytes)
+    log_append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
+    position = 0
+    for _ in range(header.record_count):
+        record, position = read_record(payload, position, header.base_offset, header.base_timestamp)
+        if log_append_time is not None:
+            record.timestamp = log_append_time
+        yield record
+    if position != len(payload):
+        raise ProtocolError(f"{len(payload) - position} bytes follow the last of {header.record_count} records")
+
+
+def read_record(payload: Buffer, position: int, base_offset: Offset, base_timestamp: int) -> tuple[Record, int]:
+    """Read the record at `position` of the uncompressed records: `(record, position behind it)`.
+
+    Errors: ProtocolError when its lengths contradict each other or the buffer's end.
+    """
+    size, start = read_varint(payload, position)
+    end = start + size
+    if size <= 0 or end > len(payload):
+        raise ProtocolError(f"the record at {position} has the length {size}, {len(payload) - start} bytes are left")
+    timestamp_delta, place = read_varint(payload, start + 1)
+    offset_delta, place = read_varint(payload, place)
+    key, place = _read_bytes(payload, place, end)
+    value, place = _read_bytes(payload, place, end)
+    count, place = read_varint(payload, place)
+    if not 0 <= count <= end - place:
+        raise ProtocolError(f"the record at {position} has {count} headers")
+    headers: list[Header] = []
+    for _ in range(count):
+        name, place = _read_bytes(payload, place, end)
+        if name is None:
+            raise ProtocolError(f"the record at {position} has a header without a name")
+        content, place = _read_bytes(payload, place, end)
+        headers.append((name, content))
+    if place != end:
+        raise ProtocolError(f"the record at {position} ends at {place} instead of {end}")
+    return Record(base_offset + offset_delta, base_timestamp + timestamp_delta, key, value, tuple(headers)), end
+
+
+def _read_bytes(payload: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
+    size, start = read_varint(payload, position)
+    if size == -1:
+        return None, start
+    if size < 0 or start + size > end:
+        raise ProtocolError(f"the field at {position} has the length {size}, {end - start} bytes are left")
+    return bytes(payload[start : start + size]), start + size
+
+
+def append_record(
+    out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
+) -> None:
+    """Append one record in the batch's format."""
+    body = bytearray(1)
+    append_varint(body, timestamp_delta)
+    append_varint(body, offset_delta)
+    _append_bytes(body, key)
+    _append_bytes(body, value)
+    append_varint(body, len(headers))
+    for name, content in headers:
+        _append_bytes(body, name)
+        _append_bytes(body, content)
+    append_varint(out, len(body))
+    out += body
+
+
+def _append_bytes(out: bytearray, content: bytes | None) -> None:
+    if content is None:
+        out.append(1)
+    else:
+        append_varint(out, len(content))
+        out += content
+
+
+def build_batch(
+    records: Sequence[UnplacedRecord],
+    *,
+    base_offset: Offset = 0,
+    compression: Compression = Compression.NONE,
+    producer_id: ProducerId = -1,
+    producer_epoch: ProducerEpoch = -1,
+    base_sequence: int = -1,
+    leader_epoch: LeaderEpoch = -1,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+) -> bytes:
+    """Build one batch from at least one record, with consecutive offsets from `base_offset` on.
+
+    Base timestamp is the first record's, as Kafka's clients write it.
+    """
+    assert records, "a batch has at least one record"
+    base_timestamp = records[0][0]
+    payload = bytearray()
+    for delta, (timestamp, key, value, headers) in enumerate(records):
+        append_record(payload, timestamp - base_timestamp, delta, key, value, headers)
+    attributes = compression | timestamp_type << 3 | is_transactional << 4 | is_control << 5
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        partition_leader_epoch=leader_epoch,
+        magic=CURRENT_MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record[0] for record in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+    return assemble_batch(header, compress(compression, payload))
+
+
+def assemble_batch(header: BatchHeader, payload: Buffer) -> bytes:
+    """Join a header and the (compressed) records; batch length and CRC are computed, the header's own are not looked at."""
+    after_crc = pack_after_crc(header)
+    before_crc = _BEFORE_CRC_STRUCT.pack(
+        header.base_offset,
+        SMALLEST_BATCH_LENGTH + len(payload),
+        header.partition_leader_epoch,
+        header.magic,
+        crc32c(payload, crc32c(after_crc)),
+    )
+    return b"".join((before_crc, after_crc, payload))
+
+
+def pack_after_crc(header: BatchHeader) -> bytes:
+    """The forty bytes from the attributes to the record count."""
+    return _AFTER_CRC_STRUCT.pack(
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )
+
+
+def build_end_transaction_marker(
+    control_type: ControlRecordType,
+    *,
+    timestamp_ms: int,
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
+    coordinator_epoch: int,
+    base_offset: Offset = 0,
+    leader_epoch: LeaderEpoch = -1,
+) -> bytes:
+    """Build the control batch that ends a producer's transaction on one partition.
+
+    Key and value both start with their version, 0 (`ControlRecordTypeSchema` and `EndTxnMarker`). Markers have no sequence.
+    """
+    key = _CONTROL_KEY.pack(0, control_type)
+    value = _END_TRANSACTION_VALUE.pack(0, coordinator_epoch)
+    return build_batch(
+        [(timestamp_ms, key, value, ())],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        leader_epoch=leader_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def read_control_record(batch: Buffer, *, max_bytes: int) -> ControlRecord | None:
+    """Read the marker of a control batch, or None for a type that ends no transaction (Kafka's readers skip those).
+
+    Errors: ProtocolError when the batch is broken or its key or value is too short.
+    """
+    record = next(iterate_records(batch, max_bytes=max_bytes), None)
+    if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
+        raise ProtocolError("a control batch without a control record")
+    _, control_type = _CONTROL_KEY.unpack_from(record.key)
+    if control_type not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+        return None
+    if record.value is None or len(record.value) < _END_TRANSACTION_VALUE.size:
+        raise ProtocolError("a transaction marker without a coordinator epoch")
+    _, coordinator_epoch = _END_TRANSACTION_VALUE.unpack_from(record.value)
+    return ControlRecord(ControlRecordType(control_type), coordinator_epoch)
