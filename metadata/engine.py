@@ -1,0 +1,257 @@
+"""The state that a store without a server keeps: keys, revision, leases, and the recent past for watches.
+
+Pure: no waiting, no disk, time is passed in. A transaction is first staged on an overlay and changes the state only when whoever
+keeps it durable says so (`commit`), so that a failed write leaves nothing behind. Several transactions may be staged on one
+overlay, each under its own revision: that is a group commit.
+
+Guards: the revision grows by one per transaction that changes something; a lease's keys go in one revision; history has no holes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from lowtide.metadata.store import (
+    ABSENT,
+    NO_LEASE,
+    Batch,
+    CompactedError,
+    Compare,
+    Delete,
+    Event,
+    Get,
+    KeyValue,
+    LeaseGoneError,
+    LeaseId,
+    Operation,
+    Put,
+    Revision,
+    TransactionResult,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+HISTORY_REVISIONS: Final = 4096
+"""Revisions that are kept for watches, at least; a watch that falls further behind reads the range anew. They are in memory:
+a thousand partitions made in chunks of a hundred are 10 revisions of about 20 kB each."""
+
+LEASES_PER_BOOT: Final = 1 << 32
+"""Lease ids are the boot number times this and a count, so that an id is never given twice, not even after a crash."""
+
+
+class Staged:
+    """Transactions that were evaluated and are not yet in force: an overlay over the engine's keys, and the batches to write."""
+
+    __slots__ = ("batches", "ended_leases", "overlay", "revision")
+
+    def __init__(self, revision: Revision) -> None:
+        """Nothing staged yet, on top of `revision`."""
+        self.revision = revision
+        self.overlay: dict[bytes, KeyValue | None] = {}
+        self.batches: list[Batch] = []
+        self.ended_leases: list[LeaseId] = []
+
+
+class _Lease:
+    """A lease that is alive, or (`ending`) of which no more may be asked until its keys are durably deleted."""
+
+    __slots__ = ("deadline_ms", "ending", "keys", "time_to_live_ms")
+
+    def __init__(self, time_to_live_ms: int, deadline_ms: int) -> None:
+        self.time_to_live_ms = time_to_live_ms
+        self.deadline_ms = deadline_ms
+        self.ending = False
+        self.keys: dict[bytes, None] = {}  # A dict for its order: what is deleted first must not depend on hashes.
+
+
+class Engine:
+    """Keys with their revisions, leases, history. `boot` counts the lives of the store, from 1."""
+
+    def __init__(self, *, boot: int, revision: Revision, keys: Iterable[KeyValue]) -> None:
+        """Take over what was durable: `keys` as they stood at `revision`. History begins here, and no lease is alive."""
+        self._boot = boot
+        self._leases_granted = 0
+        self._keys: dict[bytes, KeyValue] = {pair.key: pair for pair in keys}
+        self._leases: dict[LeaseId, _Lease] = {}
+        self._history: list[Batch] = []
+        self.revision = revision
+
+    @property
+    def keys(self) -> Mapping[bytes, KeyValue]:
+        """The keys in force."""
+        return self._keys
+
+    @property
+    def compacted_revision(self) -> Revision:
+        """The newest revision that a watch can no longer get."""
+        return self.revision - len(self._history)
+
+    def range(self, prefix: bytes) -> list[KeyValue]:
+        """All keys under `prefix`, in their order."""
+        return [self._keys[key] for key in sorted(key for key in self._keys if key.startswith(prefix))]
+
+    # Transactions: stage, then commit or forget
+
+    def stage(self) -> Staged:
+        """An empty overlay over the keys in force."""
+        return Staged(self.revision)
+
+    def evaluate(
+        self, staged: Staged, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TransactionResult:
+        """Run one transaction on the overlay. Errors: LeaseGoneError, and then the overlay is as it was."""
+        succeeded = all(self._holds(staged, compare) for compare in compares)
+        branch = operations if succeeded else otherwise
+        for operation in branch:
+            if type(operation) is Put and operation.lease != NO_LEASE and not self._is_alive(operation.lease):
+                message = f"lease {operation.lease} of {operation.key!r} is gone"
+                raise LeaseGoneError(message)
+        gets, events = self._run(staged, branch)
+        if events:
+            staged.revision += 1
+            staged.batches.append(Batch(staged.revision, tuple(events)))
+        return TransactionResult(succeeded, staged.revision, tuple(gets))
+
+    def stage_lease_end(self, staged: Staged, lease: LeaseId) -> None:
+        """Delete the keys of a lease that is ending, in one revision and without the limit of operations."""
+        held = self._leases.get(lease)
+        if held is None:
+            return
+        assert held.ending, f"lease {lease} is alive"
+        staged.ended_leases.append(lease)
+        candidates = dict.fromkeys([*held.keys, *staged.overlay])
+        self._stage_deletion(staged, [key for key in candidates if (pair := self._current(staged, key)) is not None and pair.lease == lease])
+
+    def stage_orphans(self, staged: Staged) -> None:
+        """Delete, in one revision, the keys of leases of an earlier life."""
+        orphans = (key for key, pair in self._keys.items() if pair.lease != NO_LEASE and pair.lease not in self._leases)
+        self._stage_deletion(staged, sorted(orphans))
+
+    def _stage_deletion(self, staged: Staged, keys: Sequence[bytes]) -> None:
+        _, events = self._run(staged, [Delete(key) for key in keys])
+        if events:
+            staged.revision += 1
+            staged.batches.append(Batch(staged.revision, tuple(events)))
+
+    def commit(self, staged: Staged) -> None:
+        """Put what was staged in force; it is durable. The overlay must be the next one after the revision in force."""
+        assert staged.revision - len(staged.batches) == self.revision, f"staged on another revision than {self.revision}"
+        for key, pair in staged.overlay.items():
+            self._release_from_lease(key)
+            if pair is None:
+                self._keys.pop(key, None)
+            else:
+                self._keys[key] = pair
+                lease = self._leases.get(pair.lease)
+                if lease is not None:
+                    lease.keys[key] = None
+        for ended in staged.ended_leases:
+            self._leases.pop(ended, None)
+        self.revision = staged.revision
+        self._history += staged.batches
+        if len(self._history) > 2 * HISTORY_REVISIONS:
+            del self._history[:-HISTORY_REVISIONS]
+
+    def _run(self, staged: Staged, branch: Sequence[Operation]) -> tuple[list[KeyValue | None], list[Event]]:
+        """Apply the operations to the overlay under the next revision. Returns what was read and what changed."""
+        revision = staged.revision + 1
+        gets: list[KeyValue | None] = []
+        events: list[Event] = []
+        for operation in branch:
+            key = operation.key
+            current = self._current(staged, key)
+            if isinstance(operation, Get):
+                gets.append(current)
+            elif isinstance(operation, Put):
+                created = revision if current is None else current.create_revision
+                staged.overlay[key] = KeyValue(key, operation.value, created, revision, operation.lease)
+                events.append(Event(key, operation.value, created, revision, operation.lease))
+            elif isinstance(operation, Delete):
+                if current is not None:
+                    staged.overlay[key] = None
+                    events.append(Event(key, None, ABSENT, revision))
+            else:
+                assert_never(operation)
+        return gets, events
+
+    def _current(self, staged: Staged, key: bytes) -> KeyValue | None:
+        return staged.overlay[key] if key in staged.overlay else self._keys.get(key)
+
+    def _holds(self, staged: Staged, compare: Compare) -> bool:
+        pair = self._current(staged, compare.key)
+        if pair is None:
+            actual = ABSENT
+        elif compare.field == "create":
+            actual = pair.create_revision
+        elif compare.field == "modify":
+            actual = pair.modify_revision
+        else:
+            actual = pair.lease
+        match compare.operator:
+            case "==":
+                return actual == compare.argument
+            case "!=":
+                return actual != compare.argument
+            case "<":
+                return actual < compare.argument
+            case ">":
+                return actual > compare.argument
+
+    # Leases: in memory only, for none survives a restart of the process that keeps them
+
+    def grant_lease(self, time_to_live_ms: int, now_ms: int) -> LeaseId:
+        """Begin a lease; `now_ms` is monotonic time."""
+        assert time_to_live_ms > 0, f"a lease of {time_to_live_ms} ms"
+        self._leases_granted += 1
+        lease = self._boot * LEASES_PER_BOOT + self._leases_granted
+        self._leases[lease] = _Lease(time_to_live_ms, now_ms + time_to_live_ms)
+        return lease
+
+    def keep_lease_alive(self, lease: LeaseId, now_ms: int) -> None:
+        """Let the lease end a whole time to live from `now_ms`. Errors: LeaseGoneError."""
+        if not self._is_alive(lease):
+            message = f"lease {lease} is gone"
+            raise LeaseGoneError(message)
+        held = self._leases[lease]
+        held.deadline_ms = now_ms + held.time_to_live_ms
+
+    def postpone_leases(self, delay_ms: int) -> None:
+        """Give every lease `delay_ms` more: time in which this process stood still, and nobody could renew."""
+        for lease in self._leases.values():
+            lease.deadline_ms += delay_ms
+
+    def next_lease_deadline(self) -> int | None:
+        """When the first lease ends (monotonic ms), or None without leases that are alive."""
+        return min((held.deadline_ms for held in self._leases.values() if not held.ending), default=None)
+
+    def expired_leases(self, now_ms: int) -> list[LeaseId]:
+        """The leases that are alive and whose time is over at `now_ms`, oldest first."""
+        return [lease for lease, held in self._leases.items() if held.deadline_ms <= now_ms and not held.ending]
+
+    def begin_lease_end(self, lease: LeaseId) -> bool:
+        """Take a lease for dead, before its keys are deleted. Returns False when it is already."""
+        if not self._is_alive(lease):
+            return False
+        self._leases[lease].ending = True
+        return True
+
+    def _is_alive(self, lease: LeaseId) -> bool:
+        held = self._leases.get(lease)
+        return held is not None and not held.ending
+
+    def _release_from_lease(self, key: bytes) -> None:
+        pair = self._keys.get(key)
+        lease = self._leases.get(pair.lease) if pair is not None else None
+        if lease is not None:
+            lease.keys.pop(key, None)
+
+    # History
+
+    def batches_from(self, revision: Revision, limit: int) -> list[Batch]:
+        """At most `limit` batches from `revision` (inclusive) on. Errors: CompactedError when that one is no longer kept."""
+        if revision <= self.compacted_revision:
+            message = f"revision {revision} is compacted: {self.compacted_revision + 1} is the first that is kept"
+            raise CompactedError(message)
+        start = revision - self.compacted_revision - 1
+        return self._history[start : start + limit]

@@ -1,0 +1,354 @@
+"""The cluster as a broker sees it: an immutable picture of the metadata at one revision.
+
+A broker acts on an image, never on the store, and gets from one image to the next by applying whole batches: what belongs together
+changes together. Nothing that was handed out changes, so an image may be kept over a wait and compared with the next one.
+
+Guards: the revision never falls; a topic is visible only with all its partitions; a partition without its topic is invisible.
+Does not do: reading the store (`session`), deciding what should be (`replication/controller`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.records import (
+    NO_LEADER,
+    BrokerRecord,
+    ControllerRecord,
+    Listener,
+    MetadataCorruptError,
+    PartitionRecord,
+    TopicRecord,
+    decode,
+)
+from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, parse_topic_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lowtide.metadata.store import Batch, Event, KeyValue, Revision
+
+
+class BrokerImage(msgspec.Struct, frozen=True, gc=False):
+    """A live broker. `epoch` is the revision of its registration."""
+
+    broker_id: BrokerId
+    epoch: BrokerEpoch
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+    incarnation: str = ""
+
+
+class PartitionImage(msgspec.Struct, frozen=True, gc=False):
+    """One partition; see `PartitionRecord`. `modify_revision` is what a change of it must compare with."""
+
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    isr_epochs: tuple[BrokerEpoch, ...]
+    leader: BrokerId
+    leader_epoch: int
+    partition_epoch: int
+    modify_revision: Revision
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether somebody leads it."""
+        return self.leader != NO_LEADER
+
+
+class TopicImage(msgspec.Struct, frozen=True):
+    """A topic with all its partitions, by number. The revisions are what changes of the record and of the configuration compare with."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionImage, ...]
+    configs: Mapping[str, str]
+    modify_revision: Revision
+    config_revision: Revision = 0
+
+
+class ImageDelta(msgspec.Struct, frozen=True):
+    """What is different in a newer image. A topic deleted and made anew under its name is in `topics_deleted` and `topics_created`.
+
+    `topics_changed` are topics that were and are, with another partition or configuration.
+    """
+
+    topics_created: tuple[TopicImage, ...] = ()
+    topics_deleted: tuple[TopicImage, ...] = ()
+    topics_changed: tuple[TopicImage, ...] = ()
+    brokers_changed: tuple[BrokerId, ...] = ()
+    controller_changed: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing that an image shows is different."""
+        return not (
+            self.topics_created or self.topics_deleted or self.topics_changed or self.brokers_changed or self.controller_changed
+        )
+
+
+NO_CONFIGS: Mapping[str, str] = {}
+
+
+class MetadataImage(msgspec.Struct, frozen=True):
+    """The cluster at `revision`.
+
+    `controller_id` is -1 without a controller; `controller_revision` is its fence. `loose_partitions` are those whose topic doesn't
+    exist (yet, or any more), by topic id. The mappings must not be changed.
+    """
+
+    revision: Revision = 0
+    cluster_id: str = ""
+    controller_id: BrokerId = -1
+    controller_revision: Revision = 0
+    brokers: Mapping[BrokerId, BrokerImage] = {}
+    topics: Mapping[str, TopicImage] = {}
+    topic_names: Mapping[TopicId, str] = {}
+    loose_partitions: Mapping[TopicId, Mapping[int, PartitionImage]] = {}
+
+    @classmethod
+    def load(cls, pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes) -> MetadataImage:
+        """The image of a whole range, as read at `revision`. Errors: MetadataCorruptError."""
+        change = _ImageChange(cls())
+        change.apply([(pair.key.removeprefix(prefix), pair) for pair in pairs])
+        return change.finish(revision)
+
+    def apply(self, batch: Batch, *, prefix: bytes) -> tuple[MetadataImage, ImageDelta]:
+        """The image after `batch`, and what became different. Errors: MetadataCorruptError."""
+        assert batch.revision > self.revision, f"batch {batch.revision} on an image of {self.revision}"
+        change = _ImageChange(self)
+        change.apply([(event.key.removeprefix(prefix), event) for event in batch.events])
+        image = change.finish(batch.revision)
+        return image, difference(self, image, names=change.touched_names, broker_ids=change.touched_brokers)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
+        """The topic with this id, or None."""
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+
+def difference(
+    old: MetadataImage,
+    new: MetadataImage,
+    *,
+    names: Iterable[str] | None = None,
+    broker_ids: Iterable[BrokerId] | None = None,
+) -> ImageDelta:
+    """What is different in `new`, of these topics and brokers, or of all."""
+    names = dict.fromkeys([*old.topics, *new.topics]) if names is None else names
+    broker_ids = dict.fromkeys([*old.brokers, *new.brokers]) if broker_ids is None else broker_ids
+    created, deleted, changed = [], [], []
+    for name in names:
+        before, after = old.topics.get(name), new.topics.get(name)
+        if before is not None and after is not None and before.topic_id == after.topic_id:
+            if before is not after and before != after:
+                changed.append(after)
+            continue
+        if before is not None:
+            deleted.append(before)
+        if after is not None:
+            created.append(after)
+    return ImageDelta(
+        tuple(created),
+        tuple(deleted),
+        tuple(changed),
+        tuple(broker_id for broker_id in broker_ids if old.brokers.get(broker_id) != new.brokers.get(broker_id)),
+        (old.controller_id, old.controller_revision) != (new.controller_id, new.controller_revision),
+    )
+
+
+class _ImageChange:
+    """One step from an image to the next. Copies a mapping at most once, and only if it changes."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._old = image
+        self._cluster_id = image.cluster_id
+        self._controller = (image.controller_id, image.controller_revision)
+        self._brokers: dict[BrokerId, BrokerImage] | None = None
+        self._topics: dict[str, TopicImage] | None = None
+        self._topic_names: dict[TopicId, str] | None = None
+        self._loose: dict[TopicId, Mapping[int, PartitionImage]] | None = None
+        self.touched_names: dict[str, None] = {}
+        self.touched_brokers: dict[BrokerId, None] = {}
+
+    def apply(self, changes: Sequence[tuple[bytes, KeyValue | Event]]) -> None:
+        """Take over the changes of one revision, in an order in which a topic finds its partitions whatever theirs was."""
+        topics: list[tuple[bytes, KeyValue | Event]] = []
+        configs: list[tuple[bytes, KeyValue | Event]] = []
+        partitions: dict[TopicId, dict[int, PartitionImage | None]] = {}
+        for key, change in changes:
+            if key.startswith(keys.PARTITIONS):
+                topic_id, number = keys.parse_partition(key)
+                partitions.setdefault(topic_id, {})[number] = None if change.value is None else _partition(key, change.value, change)
+            elif key.startswith(keys.TOPICS):
+                topics.append((key, change))
+            elif key.startswith(keys.TOPIC_CONFIGS):
+                configs.append((key, change))
+            else:
+                self._apply_other(key, change)
+        for key, change in topics:
+            if change.value is None:
+                self._remove_topic(key)
+        for topic_id, changed in partitions.items():
+            self._apply_partitions(topic_id, changed)
+        for key, change in topics:
+            if change.value is not None:
+                self._put_topic(key, change.value, change)
+        for key, change in configs:
+            self._apply_config(key, change)
+
+    def finish(self, revision: Revision) -> MetadataImage:
+        """The new image."""
+        old = self._old
+        return MetadataImage(
+            revision,
+            self._cluster_id,
+            *self._controller,
+            old.brokers if self._brokers is None else self._brokers,
+            old.topics if self._topics is None else self._topics,
+            old.topic_names if self._topic_names is None else self._topic_names,
+            old.loose_partitions if self._loose is None else self._loose,
+        )
+
+    def _apply_other(self, key: bytes, change: KeyValue | Event) -> None:
+        value = change.value
+        if key.startswith(keys.BROKERS):
+            self._apply_broker(key, change)
+        elif key == keys.CONTROLLER:
+            self._controller = (
+                (NO_LEADER, 0) if value is None else (decode(key, value, ControllerRecord).broker_id, change.create_revision)
+            )
+        elif key == keys.CLUSTER_ID and value is not None:
+            self._cluster_id = value.decode()
+
+    def _apply_broker(self, key: bytes, change: KeyValue | Event) -> None:
+        broker_id = int(key.removeprefix(keys.BROKERS))
+        self.touched_brokers[broker_id] = None
+        if self._brokers is None:
+            self._brokers = dict(self._old.brokers)
+        if change.value is None:
+            self._brokers.pop(broker_id, None)
+        else:
+            record = decode(key, change.value, BrokerRecord)
+            self._brokers[broker_id] = BrokerImage(broker_id, change.create_revision, record.listeners, record.rack, record.incarnation)
+
+    def _apply_partitions(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
+        """Change the partitions of a topic. Those beyond its count stay loose until its record counts them."""
+        name = (self._old.topic_names if self._topic_names is None else self._topic_names).get(topic_id)
+        topic = None if name is None else self._topic(name)
+        if topic is None:
+            self._apply_loose(topic_id, changed)
+            return
+        partitions = list(topic.partitions)
+        loose: dict[int, PartitionImage | None] = {}
+        for number, partition in changed.items():
+            if number >= len(partitions):
+                loose[number] = partition
+            elif partition is None:
+                _refuse(topic, f"partition {number} is gone")
+            else:
+                partitions[number] = partition
+        if len(loose) < len(changed):
+            self._set_topic(msgspec.structs.replace(topic, partitions=tuple(partitions)))
+        if loose:
+            self._apply_loose(topic_id, loose)
+
+    def _apply_loose(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
+        """Keep partitions that have no topic. Only the chunks of one creation share a mapping, and each is copied once per batch."""
+        if self._loose is None:
+            self._loose = dict(self._old.loose_partitions)
+        kept = dict(self._loose.get(topic_id, {}))
+        for number, partition in changed.items():
+            if partition is None:
+                kept.pop(number, None)
+            else:
+                kept[number] = partition
+        if kept:
+            self._loose[topic_id] = kept
+        else:
+            self._loose.pop(topic_id, None)
+
+    def _put_topic(self, key: bytes, value: bytes, change: KeyValue | Event) -> None:
+        name = key.removeprefix(keys.TOPICS).decode()
+        record = decode(key, value, TopicRecord)
+        topic_id = parse_topic_id(record.topic_id)
+        before = self._topic(name)
+        if before is not None and before.topic_id != topic_id:
+            self._remove_topic(key)
+            before = None
+        found = self._take_loose(topic_id)
+        added = tuple(found[number] for number in sorted(found))
+        if before is None:
+            topic = TopicImage(name, topic_id, added, NO_CONFIGS, change.modify_revision)
+            self._names_to_change()[topic_id] = name
+        else:
+            topic = msgspec.structs.replace(before, partitions=before.partitions + added, modify_revision=change.modify_revision)
+        if len(topic.partitions) != record.partitions:
+            _refuse(topic, f"has {len(topic.partitions)} partitions instead of {record.partitions}")
+        self._set_topic(topic)
+
+    def _remove_topic(self, key: bytes) -> None:
+        """Forget a topic. Its partitions are loose until their keys are deleted too."""
+        name = key.removeprefix(keys.TOPICS).decode()
+        topic = self._topics_to_change().pop(name, None)
+        self.touched_names[name] = None
+        if topic is not None:
+            del self._names_to_change()[topic.topic_id]
+            self._apply_loose(topic.topic_id, dict(enumerate(topic.partitions)))
+
+    def _apply_config(self, key: bytes, change: KeyValue | Event) -> None:
+        name = key.removeprefix(keys.TOPIC_CONFIGS).decode()
+        topic = self._topic(name)
+        if topic is None:
+            return
+        if change.value is None:
+            self._set_topic(msgspec.structs.replace(topic, configs=NO_CONFIGS, config_revision=0))
+        else:
+            configs = decode(key, change.value, dict[str, str])
+            self._set_topic(msgspec.structs.replace(topic, configs=configs, config_revision=change.modify_revision))
+
+    def _topic(self, name: str) -> TopicImage | None:
+        return (self._old.topics if self._topics is None else self._topics).get(name)
+
+    def _topics_to_change(self) -> dict[str, TopicImage]:
+        if self._topics is None:
+            self._topics = dict(self._old.topics)
+        return self._topics
+
+    def _names_to_change(self) -> dict[TopicId, str]:
+        if self._topic_names is None:
+            self._topic_names = dict(self._old.topic_names)
+        return self._topic_names
+
+    def _take_loose(self, topic_id: TopicId) -> Mapping[int, PartitionImage]:
+        if self._loose is None:
+            self._loose = dict(self._old.loose_partitions)
+        return self._loose.pop(topic_id, {})
+
+    def _set_topic(self, topic: TopicImage) -> None:
+        self._topics_to_change()[topic.name] = topic
+        self.touched_names[topic.name] = None
+
+
+def _refuse(topic: TopicImage, reason: str) -> NoReturn:
+    message = f"topic {topic.name} in the metadata store: {reason}"
+    raise MetadataCorruptError(message)
+
+
+def _partition(key: bytes, value: bytes, change: KeyValue | Event) -> PartitionImage:
+    record = decode(key, value, PartitionRecord)
+    if len(record.isr) != len(record.isr_epochs):
+        message = f"{key.decode()} in the metadata store has {len(record.isr)} in-sync replicas and {len(record.isr_epochs)} epochs"
+        raise MetadataCorruptError(message)
+    return PartitionImage(
+        record.replicas,
+        record.isr,
+        record.isr_epochs,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        change.modify_revision,
+    )

@@ -1,0 +1,218 @@
+"""A metadata store for the simulator: deterministic, without threads, and with faults.
+
+Three things that a real machine keeps apart are apart here too: `MemoryDisk` is what a power cut leaves; `MemoryStore` is the store
+inside one simulated process and dies with it; `MemoryClient` is one broker's way to a store that it shares with others, which can
+be cut, slowed and made ambiguous. One broker with an embedded store is a disk and a store; a cluster on etcd is one store that
+outlives the brokers and a client for each.
+
+Does not do: threads, files, wall-clock time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from lowtide.metadata.engine import Engine
+from lowtide.metadata.local import LocalStore, WriteFailedError
+from lowtide.metadata.store import (
+    AmbiguousError,
+    Batch,
+    Compare,
+    KeyValue,
+    LeaseId,
+    Operation,
+    Revision,
+    TransactionResult,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from lowtide.runtime.clock import Clock
+    from lowtide.runtime.random import Random
+
+
+class MemoryDisk:
+    """What is durable: keys, revision and the number of lives. Survives the process that writes it.
+
+    `fail_next(applied)` lets the next write fail: `applied` False is a full disk, None one of which nobody knows what it holds.
+    """
+
+    def __init__(self) -> None:
+        """An empty disk."""
+        self.keys: dict[bytes, KeyValue] = {}
+        self.revision: Revision = 0
+        self.boots = 0
+        self.writes = 0
+        self._failure: WriteFailedError | None = None
+
+    def fail_next(self, *, applied: bool | None) -> None:
+        """Let the next write fail without effect."""
+        self._failure = WriteFailedError("simulated disk failure", applied=applied)
+
+    def begin_life(self) -> Engine:
+        """The state for a new process, counted as one more life."""
+        self.boots += 1
+        return Engine(boot=self.boots, revision=self.revision, keys=self.keys.values())
+
+    def write(self, batches: Sequence[Batch]) -> WriteFailedError | None:
+        """Make `batches` durable, all or none."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            return failure
+        self.writes += 1
+        for batch in batches:
+            assert batch.revision == self.revision + 1, f"revision {batch.revision} after {self.revision}"
+            self.revision = batch.revision
+            for event in batch.events:
+                if event.value is None:
+                    self.keys.pop(event.key, None)
+                else:
+                    self.keys[event.key] = KeyValue(event.key, event.value, event.create_revision, event.modify_revision, event.lease)
+        return None
+
+
+class _MemoryJournal:
+    """Writes to a `MemoryDisk` after some simulated time, and answers after some more: a crash in between is a lost answer."""
+
+    def __init__(self, disk: MemoryDisk, loop: asyncio.AbstractEventLoop, random: Random, write_ms: tuple[float, float]) -> None:
+        self._disk = disk
+        self._loop = loop
+        self._random = random
+        self._write_ms = write_ms
+        self._pending: dict[asyncio.TimerHandle, None] = {}
+
+    def write(self, batches: Sequence[Batch], on_done: Callable[[WriteFailedError | None], None]) -> None:
+        def write() -> None:
+            failure = self._disk.write(batches)
+            self._later(lambda: on_done(failure))
+
+        self._later(write)
+
+    def close(self, on_closed: Callable[[], None]) -> None:
+        self._loop.call_later(self._write_ms[1] * 2 / 1000, on_closed)
+
+    def stop(self) -> None:
+        for timer in self._pending:
+            timer.cancel()
+        self._pending.clear()
+
+    def _later(self, callback: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._pending.pop(timer, None)
+            callback()
+
+        timer = self._loop.call_later(self._random.uniform(*self._write_ms) / 2000, fire)
+        self._pending[timer] = None
+
+
+class MemoryStore(LocalStore):
+    """The metadata store of one simulated process, or of a simulated etcd."""
+
+    def __init__(
+        self, disk: MemoryDisk, *, clock: Clock, random: Random, loop: asyncio.AbstractEventLoop, write_ms: tuple[float, float] = (0.1, 1.0)
+    ) -> None:
+        """Begin a life on `disk`: the keys of earlier leases go in one revision. A write takes a time within `write_ms`."""
+        engine = disk.begin_life()
+        staged = engine.stage()
+        engine.stage_orphans(staged)
+        failure = disk.write(staged.batches)
+        if failure is not None:
+            raise failure
+        engine.commit(staged)
+        self._memory_journal = _MemoryJournal(disk, loop, random, write_ms)
+        super().__init__(engine=engine, journal=self._memory_journal, clock=clock, loop=loop)
+
+    def crash(self) -> None:
+        """Die as a killed process does: what wasn't written is lost, what was written and not answered stays."""
+        self._memory_journal.stop()
+        self.abandon()
+
+
+class MemoryClient:
+    """One broker's `MetadataStore` in a simulated cluster: the shared store, seen over a network that fails.
+
+    `cut` True: nothing gets through, and watches are silent, as behind a partition. `fail_next` scripts single transactions.
+    """
+
+    def __init__(self, store: LocalStore, *, latency_ms: float = 0.0) -> None:
+        """Reach `store` with this latency for each way."""
+        self._store = store
+        self._latency_s = latency_ms / 1000
+        self._script: list[tuple[str, int]] = []
+        self.cut = False
+        self.transactions = 0
+
+    def fail_next(self, how: str, *, after: int = 0) -> None:
+        """Let a transaction fail, once `after` others went through: "unavailable" (not sent), "lost" (sent, never applied), "unanswered" (applied)."""
+        assert how in {"unavailable", "lost", "unanswered"}, how
+        self._script.append((how, self.transactions + after))
+
+    async def get(self, key: bytes) -> KeyValue | None:
+        """See `MetadataStore.get`."""
+        await self._cross()
+        return await self._store.get(key)
+
+    async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
+        """See `MetadataStore.range`."""
+        await self._cross()
+        return await self._store.range(prefix)
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
+        """See `MetadataStore.transact`."""
+        await self._cross()
+        fault = self._next_fault()
+        if fault == "unavailable":
+            message = "simulated: not sent"
+            raise UnavailableError(message)
+        if fault == "lost":
+            message = "simulated: lost on the way"
+            raise AmbiguousError(message)
+        result = await self._store.transact(compares, operations, otherwise)
+        if fault == "unanswered" or self.cut:
+            message = "simulated: the answer was lost"
+            raise AmbiguousError(message)
+        return result
+
+    async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
+        """See `MetadataStore.lease_grant`."""
+        await self._cross()
+        return await self._store.lease_grant(time_to_live_ms)
+
+    async def lease_keep_alive(self, lease: LeaseId) -> None:
+        """See `MetadataStore.lease_keep_alive`."""
+        await self._cross()
+        await self._store.lease_keep_alive(lease)
+
+    async def lease_revoke(self, lease: LeaseId) -> None:
+        """See `MetadataStore.lease_revoke`."""
+        await self._cross()
+        await self._store.lease_revoke(lease)
+
+    async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
+        """See `MetadataStore.watch`. While the way is cut, batches wait."""
+        async with aclosing(self._store.watch(prefix, start_revision)) as batches:
+            async for batch in batches:
+                while self.cut:
+                    await asyncio.sleep(0.02)
+                yield batch
+
+    async def _cross(self) -> None:
+        await asyncio.sleep(self._latency_s)
+        if self.cut:
+            message = "simulated: cut off"
+            raise UnavailableError(message)
+
+    def _next_fault(self) -> str | None:
+        number = self.transactions
+        self.transactions += 1
+        for entry in self._script:
+            if entry[1] <= number:
+                self._script.remove(entry)
+                return entry[0]
+        return None

@@ -1,0 +1,87 @@
+"""What stands in the values of the metadata store: JSON, one struct per kind of key.
+
+JSON because an operator reads it with `etcdctl` or `sqlite3`, and because fields can be added: an unknown field is skipped, a
+missing one takes its default. Topic ids are in Kafka's text form.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch  # Read at run time, by msgspec.
+
+T = TypeVar("T")
+
+NO_LEADER: BrokerId = -1
+"""The leader of a partition that nobody can lead now."""
+
+
+class MetadataCorruptError(ValueError):
+    """A value in the metadata store that Lowtide can't have written; names the key."""
+
+
+class Listener(msgspec.Struct, frozen=True, gc=False):
+    """Where clients reach a broker: the listener's name, its advertised address, and how it is secured."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
+    """A broker's registration. `incarnation` is new with every start of the process."""
+
+    incarnation: str
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+
+
+class ControllerRecord(msgspec.Struct, frozen=True, gc=False):
+    """Which broker is controller, and the how-manieth election that was."""
+
+    broker_id: BrokerId
+    controller_epoch: int
+
+
+class TopicRecord(msgspec.Struct, frozen=True, gc=False):
+    """A topic: its id in text form and how many partitions belong to it."""
+
+    topic_id: str
+    partitions: int
+
+
+class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
+    """Who has a partition, who leads it, who is in sync.
+
+    `isr_epochs` has the broker epoch under which each in-sync replica is a member, in the order of `isr` (KIP-903). `partition_epoch`
+    grows by one with every write. `adding` and `removing` belong to a reassignment (KIP-455).
+    """
+
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    isr_epochs: tuple[BrokerEpoch, ...]
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(record: msgspec.Struct | dict[str, str] | int) -> bytes:
+    """The value that stands for `record`."""
+    return _encoder.encode(record)
+
+
+def decode(key: bytes, value: bytes, kind: type[T]) -> T:
+    """Read a value. Errors: MetadataCorruptError, with the key."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        message = f"{key.decode(errors='replace')} in the metadata store is not a {kind.__name__}: {error}"
+        raise MetadataCorruptError(message) from error
