@@ -181,6 +181,7 @@ class MemoryFileSystem:
         self.crash_at: int | None = None
         self.on_crash: Callable[[], None] = lambda: None
         self.lives_count = 0
+        self._crashed = False
         self._root = Folder()
         self._faults: list[_Fault] = []
         self._locks: dict[str, _MemoryLock] = {}
@@ -198,6 +199,7 @@ class MemoryFileSystem:
         """Take back the faults that have not struck yet, and the crash that has not come."""
         self._faults.clear()
         self.crash_at = None
+        self._crashed = False
 
     def crash_process(self) -> None:
         """The process dies, the machine does not: nothing written is lost, handles are dead, locks are free."""
@@ -215,7 +217,8 @@ class MemoryFileSystem:
         if operation not in {"read", "open"}:
             self.operation_count += 1
             if self.crash_at is not None and self.operation_count >= self.crash_at:
-                if self.operation_count == self.crash_at:
+                if not self._crashed:
+                    self._crashed = True
                     self.fault_counts["crash"] += 1
                     self.on_crash()
                 raise SimulatedCrashError(f"before {operation} of {path}, operation {self.operation_count}")

@@ -1,0 +1,327 @@
+"""A deterministic asyncio event loop: virtual time, seeded chance, an in-memory network, hosts that can be killed.
+
+Code written for asyncio (tasks, futures, timeouts, protocols, streams) runs on it unchanged, and the same seed gives the same run, event by
+event: `trace_digest` proves it. Waiting costs nothing, for the clock jumps to the next timer. When nothing is scheduled and nothing
+will ever happen, the loop raises instead of hanging. Threads have no place here: what would bring one in raises too.
+
+A `SimulatedNode` is a process on a host of that name. What it starts, and everything started from there, belongs to it by way of
+`contextvars`; `kill` stops all of that between two callbacks, as SIGKILL does, running no `finally`. A node of the same name may start
+again.
+
+What a run must not depend on, because no seed governs it: the order of sets of strings, `id`, and when cycles are collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack
+
+from lowtide.runtime.filesystem import SimulatedCrashError
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_network import LOCAL_HOST, SimulatedNetwork, SimulatedServer, unsupported
+from lowtide.runtime.simulated_transport import SimulatedTransport
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+P = ParamSpec("P")
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
+
+TIME_LIMIT_S: Final = 24 * 3600.0
+"""Virtual time after which a simulation is taken to hang: something repeats for ever, and what is awaited never comes."""
+
+PASSES_PER_INSTANT_MAX: Final = 100_000
+"""Passes of the loop at one instant after which callbacks are taken to call each other for ever."""
+
+COROUTINE_CLOSES_MAX: Final = 10
+"""How often a coroutine of a dead node may answer `close` by awaiting something else."""
+
+PENDING_NAMES_MAX: Final = 20
+
+# Which process the running code belongs to; None is the simulation itself.
+_CURRENT_NODE: Final[ContextVar[SimulatedNode | None]] = ContextVar("current_node", default=None)
+
+
+class SimulatedDeadlockError(RuntimeError):
+    """What the simulation waits for cannot come any more, or has not come within the limits of this module."""
+
+
+class SimulatedNode:
+    """A process on the host `name`; see the module. Made by `SimulatedLoop.start_node`."""
+
+    def __init__(self, loop: SimulatedLoop, name: str) -> None:
+        self.name = name
+        self.is_alive = True
+        self.transports: dict[SimulatedTransport, None] = {}
+        self._loop = loop
+        self._context = Context()
+        self._context.run(_CURRENT_NODE.set, self)
+
+    def __repr__(self) -> str:
+        return f"<SimulatedNode {self.name}{'' if self.is_alive else ' dead'}>"
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function as a part of this process, and return what it returns."""
+        assert self.is_alive, self
+        return self._context.copy().run(function, *args, **kwargs)
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+        """Start the coroutine as a task of this process. If the process dies, the task never ends."""
+        assert self.is_alive, self
+        return self._loop.create_task(coro, name=name, context=self._context.copy())
+
+    def kill(self, *, silently: bool = False) -> None:
+        """Kill the process: nothing of it runs any more, not even `finally`; its connections end. A second call does nothing.
+
+        With `silently` the machine dies too: peers hear nothing until a node of this name starts, and until then connecting to it
+        times out. Killing the process from within ends it when the running callback returns.
+        """
+        if self.is_alive:
+            self.is_alive = False
+            self._loop.on_node_killed(self, silently=silently)
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """See the module. Everything that chance decides in loop and network comes from `seed`."""
+
+    # Of BaseEventLoop, and unknown to the type checker.
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _thread_id: int | None
+
+    def __init__(self, seed: int, *, time_limit_s: float = TIME_LIMIT_S) -> None:
+        super().__init__()
+        self.random = Random(seed)
+        self.network = SimulatedNetwork(self, self.random)
+        self.nodes: dict[str, SimulatedNode] = {}
+        self._unhandled: list[BaseException] = []
+        self.trace_digest = 0
+        self.trace_lines: list[str] | None = None
+        self._now_s = 0.0
+        self._time_limit_s = time_limit_s
+        self._passes_count = 0
+        # Strong references, so that no pending task can be collected at a moment that nothing governs; in the order of their start.
+        self._tasks: dict[asyncio.Task[Any], SimulatedNode | None] = {}
+        # Tasks that raised: kept, so that "never retrieved" is found at the end and not whenever they happen to be collected.
+        self._failed: list[asyncio.Task[Any]] = []
+        # What BaseEventLoop expects of its subclasses.
+        self._selector = _VirtualSelector(self)
+        self._clock_resolution = 1e-9
+        self.set_exception_handler(lambda _loop, context: self._on_unhandled(context))
+
+    # Nodes
+
+    def start_node(self, name: str) -> SimulatedNode:
+        """Start a process on host `name`, which has none that lives."""
+        former = self.nodes.get(name)
+        assert former is None or not former.is_alive, former
+        node = self.nodes[name] = SimulatedNode(self, name)
+        self.trace(f"{name} started")
+        self.network.on_node_started(name)
+        return node
+
+    def current_host(self) -> str:
+        """Return the host that the running code is on."""
+        node = _CURRENT_NODE.get()
+        return LOCAL_HOST if node is None else node.name
+
+    def node_of(self, context: Context) -> SimulatedNode | None:
+        """Return the process that code running in the context belongs to."""
+        return context.get(_CURRENT_NODE)
+
+    def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
+        """Stop everything that belongs to the node."""
+        self.trace(f"{node.name} killed{' silently' if silently else ''}")
+        for handle in [*self._ready, *self._scheduled]:
+            if handle._context.get(_CURRENT_NODE) is node:  # noqa: SLF001 - there is no public way to a handle's context
+                handle.cancel()
+        self.network.on_node_killed(node, silently=silently)
+
+    # Trace and failures
+
+    def trace(self, event: str) -> None:
+        """Add an event to the run's digest, and to `trace_lines` if that is a list."""
+        line = f"{self._now_s:.9f} {event}"
+        self.trace_digest = zlib.crc32(line.encode(), self.trace_digest)
+        if self.trace_lines is not None:
+            self.trace_lines.append(line)
+
+    def _on_unhandled(self, context: dict[str, Any]) -> None:
+        """Keep what nobody handled, for `run_simulation` to raise; except what comes of a simulated death."""
+        error = context.get("exception")
+        if isinstance(error, SimulatedCrashError):
+            return
+        handle = context.get("handle")
+        node = None if handle is None else handle._context.get(_CURRENT_NODE)  # noqa: SLF001 - as above
+        if node is None or node.is_alive:
+            self._unhandled.append(error if error is not None else RuntimeError(context["message"]))
+
+    def failures(self) -> list[BaseException]:
+        """Return what callbacks raised, and what tasks raised that nobody has awaited so far; not those of dead nodes."""
+        lost = [error for task in self._failed if task._log_traceback and (error := task._exception) is not None]  # noqa: SLF001 - see _failed
+        return [*self._unhandled, *lost]
+
+    # What BaseEventLoop expects of its subclasses, and what it must not do here
+
+    def time(self) -> float:
+        return self._now_s
+
+    def advance(self, timeout_s: float | None) -> None:
+        """Let time jump to the next timer, which is `timeout_s` away; None means that there is nothing to wait for."""
+        if timeout_s is None:
+            raise SimulatedDeadlockError(f"nothing is scheduled, and these wait: {self._pending_names()}")
+        if timeout_s <= 0:
+            self._passes_count += 1
+            if self._passes_count > PASSES_PER_INSTANT_MAX:
+                raise SimulatedDeadlockError(f"callbacks call each other for ever; tasks: {self._pending_names()}")
+            return
+        self._passes_count = 0
+        self._now_s = max(self._now_s, self._scheduled[0]._when)  # noqa: SLF001 - timeout_s is capped, and a float's breadth off
+        if self._now_s > self._time_limit_s:
+            raise SimulatedDeadlockError(f"not done after {self._time_limit_s} s; these wait: {self._pending_names()}")
+
+    def _pending_names(self) -> str:
+        names = [f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')})" for task in self._tasks]
+        return ", ".join(names[:PENDING_NAMES_MAX]) or "no task"
+
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        self._cancel_if_dead(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *args, context=context)
+        self._cancel_if_dead(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._thread_id not in {None, threading.get_ident()}:
+            raise RuntimeError("a thread calls into the simulation: what it does depends on the machine, not on the seed")
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, executor: object, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> NoReturn:
+        raise RuntimeError(f"{func!r} would run in a thread, which no seed governs")
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        if context is None:
+            context = copy_context()
+        task = super().create_task(coro, name=name, context=context, **options)
+        if not task.done():
+            self._tasks[task] = self.node_of(context)
+            # An empty context, so that it is called for a dead node's task too.
+            task.add_done_callback(self._on_task_done, context=Context())
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        node = self._tasks.pop(task)
+        error = None if task.cancelled() else task._exception  # noqa: SLF001 - exception() would count as heard
+        if error is not None:
+            if isinstance(error, SimulatedCrashError) or (node is not None and not node.is_alive):
+                task.exception()
+            else:
+                self._failed.append(task)
+
+    def close(self) -> None:
+        """Close the loop. Coroutines that have not ended, the dead nodes' above all, are closed here, one by one, unheard."""
+        if self.is_running() or self.is_closed():
+            super().close()
+            return
+        super().close()
+        for task in self._tasks:
+            task._log_destroy_pending = False  # noqa: SLF001 - as asyncio.gather does
+            # A `finally` that awaits makes the coroutine refuse the first time.
+            for _ in range(COROUTINE_CLOSES_MAX):
+                with suppress(BaseException):
+                    task.get_coro().close()
+                    break
+        self._tasks.clear()
+        for task in self._failed:
+            task._log_traceback = False  # noqa: SLF001 - `failures` has told it
+        self._failed.clear()
+
+    def _cancel_if_dead(self, handle: asyncio.Handle) -> None:
+        node = handle._context.get(_CURRENT_NODE)  # noqa: SLF001 - as above
+        if node is not None and not node.is_alive:
+            handle.cancel()
+
+    def _process_events(self, event_list: object) -> None: ...
+
+    def _write_to_self(self) -> None: ...
+
+    # The network
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        backlog: int = 100,
+        start_serving: bool = True,
+        **options: Any,
+    ) -> SimulatedServer:
+        del backlog
+        unsupported({**options, "start_serving=False": not start_serving})
+        return self.network.listen(protocol_factory, host, port or 0, copy_context())
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], ProtocolT], host: str | None = None, port: int | None = None, **options: Any
+    ) -> tuple[SimulatedTransport, ProtocolT]:
+        unsupported(options)
+        assert host is not None
+        assert port is not None
+        transport, protocol = await self.network.connect(protocol_factory, host, port, copy_context())
+        return transport, protocol  # type: ignore[return-value]
+
+
+class _VirtualSelector:
+    """Where a real loop would sleep, virtual time moves on."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout_s: float | None) -> tuple[()]:
+        self._loop.advance(timeout_s)
+        return ()
+
+
+def run_simulation(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed: int, *, time_limit_s: float = TIME_LIMIT_S) -> T:
+    """Run `main(loop)` on a fresh simulated loop and return its result.
+
+    Tasks that are left over are not cancelled but dropped, like those of a killed process.
+
+    Raises:
+        SimulatedDeadlockError: see there.
+        BaseExceptionGroup: callbacks, or tasks that nobody awaited, have failed.
+        Whatever `main` raises, with notes of those failures.
+    """
+    loop = SimulatedLoop(seed, time_limit_s=time_limit_s)
+    try:
+        result = loop.run_until_complete(main(loop))
+        if failures := loop.failures():
+            raise BaseExceptionGroup(f"failures that nobody handled, with seed {seed}", failures)
+    except BaseException as error:
+        error.add_note(f"seed {seed}, at virtual time {loop.time():.6f} s")
+        if not isinstance(error, BaseExceptionGroup):
+            for failure in loop.failures():
+                error.add_note(f"before, and handled by nobody: {failure!r}")
+        raise
+    finally:
+        loop.close()
+    return result

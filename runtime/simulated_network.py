@@ -1,0 +1,249 @@
+"""The network of a simulation: TCP as a program meets it, between hosts that are only names.
+
+A connection is two `Direction`s. Each carries segments in order, after random delays; writes are cut into segments of random length,
+as TCP may. A receiver that does not read closes the window, so that the sender's buffer grows and `pause_writing` is called. A cut link
+holds segments back, as retransmission does, and lets them go when it heals; nothing is lost but with a host that dies.
+
+How connections end follows Linux: `close` flushes and sends FIN, or RST if something was left unread; bytes that reach a closed socket
+are answered by RST; a process that is killed has its sockets closed for it; a machine that dies says nothing until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final
+
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_transport import Address, Direction, Segment, SimulatedTransport
+
+if TYPE_CHECKING:
+    from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
+
+ANY_HOST: Final = "*"
+LOCAL_HOST: Final = "localhost"
+OWN_NAMES: Final = frozenset({"", "0.0.0.0", "::", "127.0.0.1", "::1", LOCAL_HOST})  # noqa: S104 - names only, nothing is bound
+FIRST_EPHEMERAL_PORT: Final = 49152
+LAST_PORT: Final = 65535
+WINDOW_BYTES: Final = 64 * 1024
+"""Bytes that may be on their way or unread at the receiver: a socket buffer at its usual first size."""
+
+CONNECT_RETRY_S: Final = 1.0
+CONNECT_TIMEOUT_S: Final = 127.0
+"""Linux retries a SYN after 1, 2, 4, ... seconds and gives up after 127 (net.ipv4.tcp_syn_retries = 6)."""
+
+
+class _BoundSocket:
+    __slots__ = ("_address",)
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def getsockname(self) -> Address:
+        return self._address
+
+
+class SimulatedServer(asyncio.AbstractServer):
+    """What create_server returns: it accepts until it is closed."""
+
+    def __init__(self, network: SimulatedNetwork, address: Address, factory: Callable[[], asyncio.BaseProtocol], context: Context) -> None:
+        self._network = network
+        self._address = address
+        self._factory = factory
+        self.context = context
+
+    @property
+    def sockets(self) -> Sequence[_BoundSocket]:
+        return (_BoundSocket(self._address),) if self.is_serving() else ()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._network.loop
+
+    def is_serving(self) -> bool:
+        return self._network.listeners.get(self._address) is self
+
+    async def start_serving(self) -> None:
+        """Do nothing: it serves from the beginning."""
+
+    async def serve_forever(self) -> None:
+        await self._network.loop.create_future()
+
+    def close(self) -> None:
+        if self.is_serving():
+            del self._network.listeners[self._address]
+
+    async def wait_closed(self) -> None:
+        # Like asyncio's before 3.12, it does not wait for connections.
+        await asyncio.sleep(0)
+
+    def accept(self, transport: SimulatedTransport) -> None:
+        """Give a new connection its protocol. In the server's context."""
+        try:
+            protocol = self._factory()
+        except Exception as error:  # noqa: BLE001 - asyncio reports it and drops the connection; so do we
+            self._network.loop.call_exception_handler({"message": "the protocol factory failed", "exception": error})
+            transport.abort()
+        else:
+            transport.start(protocol)
+
+
+class SimulatedNetwork:
+    """All links and listeners of a simulation.
+
+    Settable at any time: `delay_range_ms` of a segment, `split_probability` that a segment is shorter than it could be,
+    `window_bytes`.
+    """
+
+    def __init__(self, loop: SimulatedLoop, random: Random) -> None:
+        self.loop = loop
+        self.random = random
+        self.delay_range_ms = (0.05, 1.0)
+        self.split_probability = 0.25
+        self.window_bytes = WINDOW_BYTES
+        self.listeners: dict[Address, SimulatedServer] = {}
+        # Dicts for their order: what chance decides per member must not depend on hashes.
+        self._holding: dict[Direction, None] = {}
+        self._half_open: dict[SimulatedTransport, None] = {}
+        self._cut: set[tuple[str, str]] = set()
+        self._hosts_down: set[str] = set()
+        self._ports: dict[str, int] = {}
+
+    # Faults
+
+    def cut(self, source: str, target: str, *, both_ways: bool = True) -> None:
+        """Hold back what travels from host `source` to host `target` (ANY_HOST: every other); a host reaches itself always."""
+        self._cut.add((source, target))
+        if both_ways:
+            self._cut.add((target, source))
+
+    def heal(self, source: str = ANY_HOST, target: str = ANY_HOST) -> None:
+        """Undo the `cut` between the two hosts, both ways; without hosts, every cut."""
+        if source == target == ANY_HOST:
+            self._cut.clear()
+        self._cut.difference_update({(source, target), (target, source)})
+        holding, self._holding = self._holding, {}
+        for direction in holding:
+            if self.is_cut(direction.source.host, direction.target.host):
+                self._holding[direction] = None
+            else:
+                direction.release()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Tell whether what travels from one host to the other is held back."""
+        if not self._cut or source == target:
+            return False
+        return not self._cut.isdisjoint({(source, target), (source, ANY_HOST), (ANY_HOST, target)})
+
+    def is_host_down(self, host: str) -> bool:
+        """Tell whether the machine, not only its process, is dead."""
+        return host in self._hosts_down
+
+    # For the loop and the parts of the network
+
+    def delay_s(self) -> float:
+        """Throw the dice for the time that one segment travels."""
+        return self.random.uniform(*self.delay_range_ms) / 1000
+
+    def hold(self, direction: Direction) -> None:
+        """Remember a direction that `heal` has to release."""
+        self._holding[direction] = None
+
+    def on_node_started(self, host: str) -> None:
+        """The machine runs: it resets the connections of its former life on which a peer still tries to send."""
+        self._hosts_down.discard(host)
+        for transport in [transport for transport in self._half_open if transport.peer_host == host]:
+            del self._half_open[transport]
+            if transport.is_waiting_for_peer and not transport.is_gone:
+                delay_s = self.random.uniform(0, CONNECT_RETRY_S)
+                self.loop.call_at(self.loop.time() + delay_s, transport.on_reset, context=transport.context)
+
+    def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
+        """The process is dead: its listeners and sockets go; `silently`, the machine with it."""
+        if silently:
+            self._hosts_down.add(node.name)
+        for address in [address for address in self.listeners if address[0] == node.name]:
+            del self.listeners[address]
+        for transport in list(node.transports):
+            outgoing = transport.outgoing
+            transport.die()
+            if silently:
+                outgoing.discard()
+                self._half_open[outgoing.target] = None
+            else:
+                reset = transport.has_unread_bytes or self.random.random() < 0.5
+                outgoing.send(Segment.RESET if reset else Segment.FIN)
+
+    # What create_server and create_connection do
+
+    def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int, context: Context) -> SimulatedServer:
+        """Serve the current node's `port`; 0 takes a free one."""
+        own_host = self.loop.current_host()
+        if host is not None and host not in OWN_NAMES and host != own_host:
+            raise OSError(errno.EADDRNOTAVAIL, f"{own_host} cannot listen on {host}:{port}")
+        address = (own_host, port or self._free_port(own_host))
+        if address in self.listeners:
+            raise OSError(errno.EADDRINUSE, f"{address[0]}:{address[1]} is in use")
+        server = self.listeners[address] = SimulatedServer(self, address, factory, context)
+        return server
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, context: Context
+    ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
+        """Connect from the current node, with the delays, refusals and patience of TCP."""
+        own_host = self.loop.current_host()
+        address = (own_host if host in OWN_NAMES else host, port)
+        await self._reach(own_host, address)
+        server = self.listeners.get(address)
+        if server is None:
+            await asyncio.sleep(self.delay_s())
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"connect to {address[0]}:{address[1]} refused")
+        local = (own_host, self._free_port(own_host))
+        client = SimulatedTransport(self, local, address, context)
+        accepted = SimulatedTransport(self, address, local, server.context)
+        client.outgoing = accepted.incoming = Direction(self, client, accepted)
+        accepted.outgoing = client.incoming = Direction(self, accepted, client)
+        self.loop.trace(f"{client.name}>{accepted.name} connect")
+        self.loop.call_soon(server.accept, accepted, context=server.context)
+        try:
+            await asyncio.sleep(self.delay_s())
+        except asyncio.CancelledError:
+            client.abort()
+            raise
+        if client.is_closing():
+            raise ConnectionResetError(errno.ECONNRESET, f"connect to {address[0]}:{address[1]}: reset by peer")
+        protocol = factory()
+        client.start(protocol)
+        return client, protocol
+
+    async def _reach(self, own_host: str, address: Address) -> None:
+        """Return when the first packet has arrived at a machine that runs."""
+        host, port = address
+        if host != LOCAL_HOST and host not in self.loop.nodes:
+            raise socket.gaierror(socket.EAI_NONAME, f"{host}: name not known")
+        waited_s, retry_s = 0.0, CONNECT_RETRY_S
+        while True:
+            await asyncio.sleep(self.delay_s())
+            if not (self.is_host_down(host) or self.is_cut(own_host, host) or self.is_cut(host, own_host)):
+                return
+            if waited_s + retry_s > CONNECT_TIMEOUT_S:
+                raise TimeoutError(errno.ETIMEDOUT, f"connect to {host}:{port}: {os.strerror(errno.ETIMEDOUT)}")
+            await asyncio.sleep(retry_s)
+            waited_s, retry_s = waited_s + retry_s, retry_s * 2
+
+    def _free_port(self, host: str) -> int:
+        port = self._ports.get(host, FIRST_EPHEMERAL_PORT)
+        while (host, port) in self.listeners:
+            port += 1
+        self._ports[host] = port + 1 if port < LAST_PORT else FIRST_EPHEMERAL_PORT
+        return port
+
+
+def unsupported(options: dict[str, Any]) -> None:
+    """Refuse what this network does not do, unless it is asked for by its default of None or an empty value."""
+    given = sorted(name for name, value in options.items() if value)
+    if given:
+        raise NotImplementedError(f"the simulated network does not know {', '.join(given)}")
