@@ -1,8 +1,9 @@
 """The walk over a batch's uncompressed records: do they fill it exactly, and what do their deltas say?
 
 This is the only per-record work of the produce path, so `walk_records` is written for speed: varints of one or two bytes are read
-inline, and no object is made per record. `iterate_steps` is the slow, plain form, used to name the records at fault; a test holds
-the two against each other.
+inline, no object is made per record, and a run of records that are laid out alike, which is what producers of equal-sized messages
+send, is checked column by column (see `_check_run`). `iterate_steps` is the slow, plain form, used to name the records at fault;
+tests hold the two against each other.
 
 Raises `ProtocolError` for records that contradict themselves; the validator turns it into INVALID_RECORD.
 Source: Kafka's `DefaultRecord.readFrom`.
@@ -24,6 +25,29 @@ if TYPE_CHECKING:
 
 _COPY_BELOW_BYTES_PER_RECORD = 4096
 """Bytes are read one by one faster from `bytes` than from a view; above this mean size the copy costs more than it saves."""
+
+_SHORTEST_RUN = 12
+"""Records laid out alike that are worth checking as a table."""
+
+_FIRST_BLOCK = 16
+"""Records walked one by one before the next look for a run; doubled after each look in vain."""
+
+_NARROW_OFFSETS = 64
+_TWO_BYTE_OFFSETS = 8192
+"""The first offset deltas whose varints need two bytes, and three."""
+
+_OFFSET_ONLY = bytes(range(0, 128, 2))
+_OFFSET_LOW = bytes(range(128, 256, 2)) * 128
+_OFFSET_HIGH = b"".join(bytes((high,)) * 64 for high in range(128))
+"""The bytes of the varints of 0, 1, 2, ...: the only one, the first of two, the second of two."""
+
+_EVEN_LAST = bytes(byte & 1 or byte > 0x7F for byte in range(256))
+_EVEN_MORE = bytes(byte & 1 or byte < 0x80 for byte in range(256))
+"""Zero for the first byte of a non-negative zigzag varint that ends with it, and that goes on."""
+
+_UP_TO = tuple(bytes(range(byte + 1)) for byte in range(256))
+_FROM = tuple(bytes(range(byte, 256)) for byte in range(256))
+"""All bytes up to, and from, one."""
 
 
 class RecordWalk(msgspec.Struct, gc=False):
@@ -54,65 +78,163 @@ def walk_records(records: Buffer, count: int) -> RecordWalk:
     """
     size = len(records)
     payload = bytes(records) if size < count * _COPY_BELOW_BYTES_PER_RECORD else records
-    lowest, highest, highest_index, last_raw = 1 << 64, -(1 << 64), 0, -1
-    keyless, in_order = False, True
-    position = 0
+    walk = RecordWalk(1 << 64, -(1 << 64), 0, keyless=False, in_order=True)
+    index = position = 0
+    block = _FIRST_BLOCK
     try:
-        for index in range(count):
-            length = payload[position]
-            position += 1
-            if length > 0x7F:
-                more = payload[position]
-                position += 1
-                length += (more << 7) - 0x80
-                if more > 0x7F:
-                    length, position = _finish_varint(payload, position, length - 0x4000, 14)
-            start = position
-            raw = payload[position + 1]
-            position += 2
-            if raw > 0x7F:
-                raw, position = _finish_varint(payload, position, raw - 0x80, 7)
-            if raw != last_raw:
-                last_raw = raw
-                delta = -(raw >> 1) - 1 if raw & 1 else raw >> 1
-                if delta > highest:
-                    highest, highest_index = delta, index
-                if delta < lowest:
-                    lowest = delta
-            raw = payload[position]
-            position += 1
-            if raw > 0x7F:
-                raw, position = _finish_varint(payload, position, raw - 0x80, 7)
-            if raw != index << 1:
-                in_order = False
-            raw = payload[position]
-            position += 1
-            if raw > 0x7F:
-                raw, position = _finish_varint(payload, position, raw - 0x80, 7)
-            if raw & 1:
-                _check_null(raw)
-                keyless = True
-            else:
-                position += raw >> 1
-            raw = payload[position]
-            position += 1
-            if raw > 0x7F:
-                raw, position = _finish_varint(payload, position, raw - 0x80, 7)
-            if raw & 1:
-                _check_null(raw)
-            else:
-                position += raw >> 1
-            raw = payload[position]
-            position += 1
-            if raw:
-                position = _skip_headers(payload, position - 1)
-            if (position - start) << 1 != length:
-                raise ProtocolError(f"record {index} has the length {length / 2} in zigzag form, but {position - start} bytes")
+        while index < count:
+            if count - index >= _SHORTEST_RUN and isinstance(payload, bytes):
+                length, record_bytes = _check_run(payload, position, index, count, walk)
+                if length:
+                    index += length
+                    position += length * record_bytes
+                    block = _FIRST_BLOCK
+                    continue
+            # Where records differ, looking for runs again and again would be wasted.
+            stop = min(count, index + block)
+            block *= 2
+            position = _walk_block(payload, position, index, stop, walk)
+            index = stop
     except IndexError:
         raise ProtocolError(f"the records end before the last of {count}") from None
     if position != size:
         raise ProtocolError(f"{size - position} bytes follow the last of {count} records")
-    return RecordWalk(lowest, highest, highest_index, keyless, in_order)
+    return walk
+
+
+def _walk_block(payload: Buffer, position: int, index: int, stop: int, walk: RecordWalk) -> int:
+    """Walk the records from `index` to `stop` (exclusive), add them to `walk`, and return where they end.
+
+    Errors: ProtocolError, or IndexError when they go beyond the payload's end.
+    """
+    lowest, highest, last_raw = walk.min_timestamp_delta, walk.max_timestamp_delta, -1
+    for number in range(index, stop):
+        length = payload[position]
+        position += 1
+        if length > 0x7F:
+            more = payload[position]
+            position += 1
+            length += (more << 7) - 0x80
+            if more > 0x7F:
+                length, position = _finish_varint(payload, position, length - 0x4000, 14)
+        start = position
+        raw = payload[position + 1]  # Before it are attributes without a meaning.
+        position += 2
+        if raw > 0x7F:
+            raw, position = _finish_varint(payload, position, raw - 0x80, 7)
+        if raw != last_raw:
+            last_raw = raw
+            delta = -(raw >> 1) - 1 if raw & 1 else raw >> 1
+            if delta > highest:
+                highest = walk.max_timestamp_delta = delta
+                walk.max_timestamp_index = number
+            if delta < lowest:  # noqa: PLR1730 - min() costs three times as much
+                lowest = delta
+        raw = payload[position]
+        position += 1
+        if raw > 0x7F:
+            raw, position = _finish_varint(payload, position, raw - 0x80, 7)
+        if raw != number << 1:
+            walk.in_order = False
+        raw = payload[position]
+        position += 1
+        if raw > 0x7F:
+            raw, position = _finish_varint(payload, position, raw - 0x80, 7)
+        if raw & 1:
+            _check_null(raw)
+            walk.keyless = True
+        else:
+            position += raw >> 1
+        raw = payload[position]
+        position += 1
+        if raw > 0x7F:
+            raw, position = _finish_varint(payload, position, raw - 0x80, 7)
+        if raw & 1:
+            _check_null(raw)
+        else:
+            position += raw >> 1
+        raw = payload[position]
+        position += 1
+        if raw:
+            position = _skip_headers(payload, position - 1)
+        if (position - start) << 1 != length:
+            raise ProtocolError(f"record {number} is {position - start} bytes long, its length in zigzag form is {length}")
+    walk.min_timestamp_delta = lowest
+    return position
+
+
+def _check_run(payload: bytes, position: int, index: int, count: int, walk: RecordWalk) -> tuple[int, int]:
+    """Check as many records as possible that are laid out like the one at `position`, all at once.
+
+    Records of one size with lengths, deltas and counts in the same places form a table whose rows are records. Each column is a
+    strided slice, and comparing one costs about a nanosecond per record. Records with headers are left to the plain walk.
+    Returns `(records checked and added to walk, bytes of each)`, or `(0, 0)` when fewer than `_SHORTEST_RUN` are alike; then, and
+    only then, something may be wrong with them.
+    """
+    room = len(payload)
+    length, body = _finish_varint(payload, position, 0, 0)
+    stride = body - position + (length >> 1)
+    probe = position + (_SHORTEST_RUN - 1) * stride
+    if probe >= room or payload[probe] != payload[position]:
+        return 0, 0
+    timestamp_at = body + 1
+    timestamp, offset_at = _finish_varint(payload, timestamp_at, 0, 0)
+    _, key_at = _finish_varint(payload, offset_at, 0, 0)
+    key, key_end = _finish_varint(payload, key_at, 0, 0)
+    value_at = key_end if key == 1 else key_end + (key >> 1)
+    value, value_end = _finish_varint(payload, value_at, 0, 0)
+    end = value_end + 1 if value == 1 else value_end + (value >> 1) + 1
+    wide = index >= _NARROW_OFFSETS
+    negative = (key & 1 and key != 1) or (value & 1 and value != 1)
+    if negative or (end - body) << 1 != length or payload[end - 1] or key_at - offset_at != 1 + wide:
+        return 0, 0
+    limit = _TWO_BYTE_OFFSETS if wide else _NARROW_OFFSETS
+    rows = min(count - index, (room - position) // stride, limit - index)
+    # Every other byte of these ranges is the same in each row; the first of the timestamp and the offset's are looked at apart.
+    constant = (
+        *range(position, body),
+        *range(timestamp_at + 1, offset_at),
+        *range(key_at, key_end),
+        *range(value_at, value_end),
+        end - 1,
+    )
+    for at in constant:
+        if rows < _SHORTEST_RUN:
+            return 0, 0
+        column = payload[at : at + rows * stride : stride]
+        rows -= len(column.lstrip(column[:1]))
+    column = payload[timestamp_at : timestamp_at + rows * stride : stride]
+    rows -= len(column.translate(_EVEN_LAST if offset_at - timestamp_at == 1 else _EVEN_MORE).lstrip(b"\x00"))
+    if rows < _SHORTEST_RUN:
+        return 0, 0
+    low = payload[offset_at : offset_at + rows * stride : stride]
+    if low != (_OFFSET_LOW if wide else _OFFSET_ONLY)[index : index + rows]:
+        return 0, 0
+    if wide and payload[offset_at + 1 : offset_at + 1 + rows * stride : stride] != _OFFSET_HIGH[index : index + rows]:
+        return 0, 0
+    _add_timestamps(column[:rows], timestamp, index, walk)
+    if key == 1:
+        walk.keyless = True
+    return rows, stride
+
+
+def _add_timestamps(column: bytes, first: int, index: int, walk: RecordWalk) -> None:
+    """Add a run's timestamp deltas to `walk`: `first` is its first delta in zigzag form, the others differ in their lowest byte only.
+
+    All are positive, and as clocks go forward the last is nearly always the largest and the first the smallest.
+    """
+    newest, oldest = column[-1], column[0]
+    if column.translate(None, _UP_TO[newest]):
+        newest = max(column)
+    if column.translate(None, _FROM[oldest]):
+        oldest = min(column)
+    # Zigzag doubles non-negative numbers.
+    highest = (first + newest - column[0]) >> 1
+    lowest = (first + oldest - column[0]) >> 1
+    if highest > walk.max_timestamp_delta:
+        walk.max_timestamp_delta = highest
+        walk.max_timestamp_index = index + column.index(newest)
+    walk.min_timestamp_delta = min(walk.min_timestamp_delta, lowest)
 
 
 def _finish_varint(payload: Buffer, position: int, raw: int, shift: int) -> tuple[int, int]:
