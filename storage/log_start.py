@@ -207,9 +207,11 @@ class LogStartJournal:
         entries = batch[0].entries if len(batch) == 1 else [entry for accepted in batch for entry in accepted.entries]
         end = self._end + frame_bytes(len(entries))
         if self._fold_wanted or end > self._fold_at:
-            full = self._fold_with(batch, entries)
+            waiters, self._fold_waiters, self._fold_wanted = self._fold_waiters, [], False
+            full = self._fold_with(batch, entries, waiters)
             if full is None:
                 return
+            batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
             if end > self._header.capacity:
                 self._answer_later(batch, full)
                 return
@@ -246,12 +248,11 @@ class LogStartJournal:
             accepted.on_durable(error)
         self._drain_after_failure()
 
-    def _fold_with(self, batch: list[_Accepted], entries: Sequence[LogStartEntry]) -> OSError | None:
+    def _fold_with(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], waiters: list[OnDurable]) -> OSError | None:
         """Starts a fold that also makes `entries` durable.
 
         Returns None when it's under way (or the journal has failed and everybody is being told), or the error of a full disk.
         """
-        waiters, self._fold_waiters, self._fold_wanted = self._fold_waiters, [], False
         folded = dict(self._entries)
         apply_entries(folded, entries)
         exported = self._exported(folded)
@@ -266,7 +267,6 @@ class LogStartJournal:
             self._submit(staged, partial(self._on_fold, batch, waiters, _Folded(staged.files[-1], content)))
             return None
         if staged.errno == errno.ENOSPC:
-            self._committer.submit(Barrier(), lambda _failed: _tell(waiters, staged))
             return staged
         self._fail(staged)
         self._fold_waiters = waiters
@@ -359,9 +359,7 @@ def journal_path(directory: str) -> str:
     return f"{directory}/{JOURNAL_NAME}"
 
 
-def load_journal(
-    filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool
-) -> JournalContent:
+def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool) -> JournalContent:
     """Reads a directory's journal into a state in which it can be written: made, adopted, cleaned of a torn tail. See `open`."""
     path = journal_path(directory)
     exports = {
@@ -384,15 +382,33 @@ def load_journal(
     # A folder without a topic id can't have an entry yet: then Kafka's file stays to be adopted, by the next start.
     unknown = any(folders.get(topic_partition) == ZERO_TOPIC_ID for topic_partition in kafka_offsets)
     if exported_crc != known_crc:
-        _adopt(entries, kafka_offsets, folders)
+        merge_larger(entries, kafka_offsets, folders)
     changed = content is None or content.torn or entries != content.entries or exported_crc != known_crc
     if content is not None and not changed:
+        # What a killed process wrote, or renamed, can be read though it may not be durable. It's about to be told, so it must be.
+        file = filesystem.open(path, write=True)
+        file.sync()
+        file.close()
+        filesystem.sync_directory(directory)
         return content
     first_sequence = content.next_sequence if content else 1
     snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
     image, rewritten = encode_journal(snapshot, first_sequence=first_sequence, exported_crc=known_crc if unknown else exported_crc)
     filesystem.replace_file(path, image)
     return rewritten
+
+
+def merge_larger(
+    entries: dict[tuple[TopicId, int], Offset],
+    offsets: Mapping[TopicPartition, Offset],
+    folders: Mapping[TopicPartition, TopicId],
+) -> None:
+    """Raises `entries` to what a checkpoint by names says about partitions that are here; where it says less, nothing changes."""
+    for topic_partition, offset in offsets.items():
+        topic_id = folders.get(topic_partition, ZERO_TOPIC_ID)
+        if topic_id != ZERO_TOPIC_ID:
+            key = (topic_id, topic_partition.partition)
+            entries[key] = max(offset, entries.get(key, offset))
 
 
 def read_offsets(filesystem: FileSystem, directory: str, name: str) -> tuple[int, dict[TopicPartition, Offset]]:
@@ -408,19 +424,6 @@ def read_offsets(filesystem: FileSystem, directory: str, name: str) -> tuple[int
         raise CheckpointError(path, f"{error.reason}; {repair_hint(directory)}") from error
 
 
-def _adopt(
-    entries: dict[tuple[TopicId, int], Offset],
-    kafka_offsets: Mapping[TopicPartition, Offset],
-    folders: Mapping[TopicPartition, TopicId],
-) -> None:
-    """Raises `entries` to what Kafka has written about partitions that are here."""
-    for topic_partition, offset in kafka_offsets.items():
-        topic_id = folders.get(topic_partition, ZERO_TOPIC_ID)
-        if topic_id != ZERO_TOPIC_ID:
-            key = (topic_id, topic_partition.partition)
-            entries[key] = max(offset, entries.get(key, offset))
-
-
 def _fold_threshold(capacity: int) -> FilePosition:
     return capacity // 4 * 3
 
@@ -428,3 +431,7 @@ def _fold_threshold(capacity: int) -> FilePosition:
 def _tell(waiters: Iterable[OnDurable], error: OSError | None) -> None:
     for waiter in waiters:
         waiter(error)
+
+
+def _tell_at_least(waiters: Iterable[OnDurable], least: OSError, error: OSError | None) -> None:
+    _tell(waiters, error or least)

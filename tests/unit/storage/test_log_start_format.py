@@ -102,10 +102,7 @@ def test_a_frame_of_which_sectors_are_missing_is_dropped(fill: int, count: int, 
     """A disk writes sectors in any order: whichever are missing, the journal opens without that frame."""
     image, positions = journal([entries_of(1)] * fill + [entries_of(count)])
     start, end = positions[-2], positions[-1]
-    pieces = [
-        (max(start, sector), min(end, sector + SECTOR_BYTES))
-        for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES)
-    ]
+    pieces = [(max(start, sector), min(end, sector + SECTOR_BYTES)) for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES)]
     chance = random.Random(seed)
     missing = chance.sample(pieces, chance.randint(1, len(pieces)))
     for piece_start, piece_end in missing:

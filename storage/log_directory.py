@@ -1,0 +1,265 @@
+"""One log directory: who may use it, whose it is, how it was left, and whether it still works.
+
+Guards: one broker at a time writes here (a lock), and only the broker of the cluster that the directory belongs to (`meta.properties`). The
+marker of a clean stop is gone, durably, before anything else is changed, so a later crash can't pass for a clean stop.
+
+It doesn't know logs; it only says which folders hold partitions.
+
+Sources: Kafka's LogManager, MetaPropertiesEnsemble and CleanShutdownFileHandler; KIP-858 for `directory.id`; design.md R8 for the
+registration counter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
+from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, Lock
+from lowtide.runtime.random import Random
+from lowtide.storage.checkpoint import (
+    CLEAN_SHUTDOWN_MARKER,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    CheckpointError,
+    MetaProperties,
+    decode_meta_properties,
+    decode_partition_metadata,
+    encode_meta_properties,
+)
+from lowtide.storage.errors import StorageError, storage_error
+
+LOCK_FILE = ".lock"
+REGISTRATION_COUNTER = "lowtide-registration"
+"""The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
+directory in which it's missing or behind the cluster's is stale (R8)."""
+
+DELETED_FOLDER_SUFFIX = "-delete"
+STRAY_FOLDER_SUFFIX = "-stray"
+
+_NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
+_DELETED_FOLDER = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
+_MAX_PARTITION = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The broker that opens a directory."""
+
+    cluster_id: str
+    node_id: int
+
+
+class LogDirectory:
+    """An open log directory; holds its lock until `release`."""
+
+    def __init__(self, filesystem: FileSystem, path: str, lock: Lock, properties: MetaProperties, *, stopped_cleanly: bool) -> None:
+        self.path = path
+        self.properties = properties
+        self.stopped_cleanly = stopped_cleanly
+        """Whether the marker of a clean stop was found: the logs need no recovery."""
+        self.offline_reason: str | None = None
+        """Why the directory isn't used any more; None while it's online."""
+        self._filesystem = filesystem
+        self._lock = lock
+
+    @classmethod
+    def open(cls, filesystem: FileSystem, path: str, identity: Identity, random: Random) -> LogDirectory:
+        """Takes the directory for the broker `identity`; makes it, and says whose it is, if it's new. Start code: it syncs.
+
+        Errors: StorageError, in one sentence each, for a path that isn't a folder or can't be made or written, a lock that somebody else
+        holds, a directory of another cluster or node, and partitions without a `meta.properties`.
+        """
+        lock = _locked(filesystem, path)
+        try:
+            properties = _claimed(filesystem, path, identity, random)
+            marker = f"{path}/{CLEAN_SHUTDOWN_MARKER}"
+            stopped_cleanly = filesystem.exists(marker)
+            if stopped_cleanly:
+                filesystem.unlink(marker)
+                filesystem.sync_directory(path)
+        except OSError as error:
+            lock.release()
+            raise _unusable(path, error) from error
+        except StorageError:
+            lock.release()
+            raise
+        return cls(filesystem, path, lock, properties, stopped_cleanly=stopped_cleanly)
+
+    @property
+    def is_online(self) -> bool:
+        """Whether the directory's logs are served."""
+        return self.offline_reason is None
+
+    @property
+    def directory_id(self) -> TopicId:
+        """The sixteen bytes that name this directory in the cluster's metadata."""
+        return self.properties.directory_id
+
+    def fail(self, reason: str) -> bool:
+        """Takes the directory offline. Returns whether it was online. It stays locked: what is in it is ours until we stop."""
+        if self.offline_reason is not None:
+            return False
+        self.offline_reason = reason
+        return True
+
+    def registration(self) -> int | None:
+        """The number of the last registration that reached this directory, or None if that isn't known: the directory is stale then."""
+        path = f"{self.path}/{REGISTRATION_COUNTER}"
+        if not self._filesystem.exists(path):
+            return None
+        text = self._filesystem.read_bytes(path).strip()
+        return int(text) if text.isdigit() else None
+
+    def write_registration(self, number: int) -> None:
+        """Notes, durably, the number of a registration. Start code: it syncs. Errors: OSError."""
+        assert number >= 0, number
+        self._filesystem.replace_file(f"{self.path}/{REGISTRATION_COUNTER}", b"%d\n" % number)
+
+    def release(self) -> None:
+        """Gives up the lock; another broker may now use the directory."""
+        self._lock.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryListing:
+    """The folders of a log directory, by what they hold."""
+
+    partitions: dict[TopicPartition, TopicId]
+    """Each partition's folder is `<path>/<topic>-<partition>`. The id is sixteen zeros where `partition.metadata` doesn't tell it."""
+    deleted: tuple[str, ...]
+    """Names of folders of deleted partitions, still to be removed."""
+    strays: tuple[str, ...]
+    """Names of folders that we don't know and leave alone."""
+
+
+def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
+    """Sorts the folders of a log directory. Errors: OSError; StorageError for a `partition.metadata` that can't be read by its format."""
+    partitions: dict[TopicPartition, TopicId] = {}
+    deleted: list[str] = []
+    strays: list[str] = []
+    for name in filesystem.listdir(path):
+        folder = f"{path}/{name}"
+        if not filesystem.is_directory(folder):
+            continue
+        topic_partition = parse_folder_name(name)
+        if topic_partition is not None:
+            partitions[topic_partition] = _topic_id(filesystem, folder)
+        elif _DELETED_FOLDER.fullmatch(name):
+            deleted.append(name)
+        else:
+            strays.append(name)
+    return DirectoryListing(partitions=partitions, deleted=tuple(deleted), strays=tuple(strays))
+
+
+def parse_folder_name(name: str) -> TopicPartition | None:
+    """The partition whose folder has this name, or None if it's no partition's."""
+    match = _PARTITION_FOLDER.fullmatch(name)
+    if match is None or match["topic"] in {".", ".."} or int(match["partition"]) > _MAX_PARTITION:
+        return None
+    return TopicPartition(match["topic"], int(match["partition"]))
+
+
+def deleted_folder_name(topic_partition: TopicPartition, random: Random) -> str:
+    """A fresh name for the folder of a deleted partition. A long topic is cut, as in Kafka, so that the name stays within 255 bytes."""
+    return _marked_folder_name(topic_partition, random, DELETED_FOLDER_SUFFIX)
+
+
+def stray_folder_name(topic_partition: TopicPartition, random: Random) -> str:
+    """A fresh name for a folder that claims a name that belongs to another topic now."""
+    return _marked_folder_name(topic_partition, random, STRAY_FOLDER_SUFFIX)
+
+
+def _marked_folder_name(topic_partition: TopicPartition, random: Random, mark: str) -> str:
+    suffix = f"-{topic_partition.partition}.{random.getrandbits(128):032x}{mark}"
+    return topic_partition.topic[: 255 - len(suffix)] + suffix
+
+
+def _topic_id(filesystem: FileSystem, folder: str) -> TopicId:
+    """The topic id in a partition's folder; zeros for an absent, empty or torn file: that of a new log isn't synced at once."""
+    path = f"{folder}/{PARTITION_METADATA}"
+    if not filesystem.exists(path):
+        return ZERO_TOPIC_ID
+    try:
+        return decode_partition_metadata(filesystem.read_bytes(path), path)
+    except CheckpointError:
+        return ZERO_TOPIC_ID
+
+
+def _locked(filesystem: FileSystem, path: str) -> Lock:
+    if filesystem.exists(path) and not filesystem.is_directory(path):
+        raise StorageError(path, "the log directory is a file, it must be a folder")
+    try:
+        filesystem.make_directories(path)
+        return filesystem.lock(f"{path}/{LOCK_FILE}")
+    except AlreadyLockedError as error:
+        reason = f"the log directory is in use by another broker, which holds {LOCK_FILE}; stop it, or give this one another directory"
+        raise StorageError(path, reason) from error
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: str, error: OSError) -> StorageError:
+    if error.errno in _NOT_WRITABLE:
+        return StorageError(path, f"the log directory can't be written ({error.strerror}); a broker needs to read and write it")
+    if error.errno == errno.ENOTDIR:
+        return StorageError(path, "the log directory can't be made, because a part of its path is a file")
+    return storage_error(path, error)
+
+
+def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Random) -> MetaProperties:
+    """Reads whose directory it is, and writes that it's ours if it's nobody's."""
+    place = f"{path}/{META_PROPERTIES}"
+    known = decode_meta_properties(filesystem.read_bytes(place), place) if filesystem.exists(place) else None
+    if known is None:
+        partition = next(filter(None, map(parse_folder_name, filesystem.listdir(path))), None)
+        if partition is not None:
+            reason = (
+                f"the log directory holds partitions ({partition}) but {META_PROPERTIES}, which says whose they are, is missing or empty"
+            )
+            raise StorageError(path, reason)
+    elif known.cluster_id != identity.cluster_id:
+        reason = f"the log directory belongs to cluster {known.cluster_id!r} ({META_PROPERTIES}), this broker is of {identity.cluster_id!r}"
+        raise StorageError(path, reason)
+    elif known.node_id != identity.node_id:
+        reason = f"the log directory belongs to node {known.node_id} ({META_PROPERTIES}), this broker is node {identity.node_id}"
+        raise StorageError(path, reason)
+    elif known.directory_id != ZERO_TOPIC_ID:
+        # Writing nothing would let a directory that can't be written pass until the first append.
+        _check_writable(filesystem, path)
+        return known
+    properties = MetaProperties(
+        cluster_id=identity.cluster_id,
+        node_id=identity.node_id,
+        directory_id=_fresh_id(random.getrandbits),
+        others=known.others if known else {},
+    )
+    filesystem.replace_file(place, encode_meta_properties(properties))
+    return properties
+
+
+def _check_writable(filesystem: FileSystem, path: str) -> None:
+    probe = f"{path}/.lowtide-write-check"
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.unlink(probe)
+    filesystem.write_bytes(probe, b"")
+    filesystem.unlink(probe)
+
+
+def _fresh_id(getrandbits: Callable[[int], int]) -> TopicId:
+    """A random id (UUID version 4) whose text doesn't begin with a dash, which command lines would take for an option (as Kafka does)."""
+    while True:
+        bits = getrandbits(128)
+        bits = bits & ~(0xF << 76) | 4 << 76
+        bits = bits & ~(0x3 << 62) | 2 << 62
+        fresh = bits.to_bytes(16, "big")
+        if fresh[0] >> 2 != _DASH and fresh != ZERO_TOPIC_ID:
+            return fresh
+
+
+_DASH = 62
+"""The value that URL-safe base64 writes as `-`."""
