@@ -33,6 +33,9 @@ SLOW_FRAME_GRACE_MS = 30_000
 SLOW_FRAME_BYTES_PER_S = 16 * 1024
 """A frame that is not whole after the grace must have come at this rate: a modem of 1998 is faster."""
 
+HALF_CLOSED_GRACE_MS = 60_000
+"""How long an answer may be owed to a client that has closed its writing side."""
+
 _FIRST_FRAME_BUFFER_BYTES = 64 * 1024
 _GROWTH_FACTOR = 4
 """A partial frame's buffer is at most this many times what was received of it."""
@@ -86,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._ready: list[Part] = []
         self._eof = False
+        self._eof_ms = 0
         self.closed = False
         self.last_active_ms = 0
         self.frame_started_ms = 0
@@ -126,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """A client that closed its writing side still gets its answers."""
         self._eof = True
+        self._eof_ms = self._host.now_ms()
         self._close_when_done()
         return True
 
@@ -283,6 +288,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._reserved:
             reserved, self._reserved = self._reserved, 0
             self._host.memory.release(reserved)
+
+    def is_left_alone(self, now_ms: int) -> bool:
+        """Whether the client closed its side so long ago that it is taken to be gone: a close looks like a half-close until we write."""
+        return self._eof_ms > 0 and now_ms - self._eof_ms > HALF_CLOSED_GRACE_MS
 
     def frame_is_too_slow(self, now_ms: int) -> bool:
         """Whether a partial frame arrives slower than anybody who means it: memory is not held for it."""

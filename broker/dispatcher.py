@@ -15,7 +15,7 @@ import msgspec
 
 from lowtide.broker.outgoing import Part
 from lowtide.broker.pending import Pending
-from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.headers import read_request_header
@@ -126,7 +126,7 @@ class Dispatcher:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
         return Route(
-            name=f"{api.request_class.__name__.removesuffix('Request')} v{api_version}",
+            name=f"{api.request.__name__.removesuffix('Request')} v{api_version}",
             is_produce=spec.key == ApiKey.PRODUCE,
             handle=handle,
             read=_reader(spec.key, api_version),
@@ -154,18 +154,17 @@ class Dispatcher:
 
 
 def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
-    decode = codec_for(API[key].request_class, version).decode
-    flexible = request_header_is_flexible(key, version)
+    decode = codec_for(API[key].request, version).decode
 
     def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
-        client_id, position = read_request_header(buffer, start, stop, flexible)
+        _, _, _, client_id, position = read_request_header(buffer, start, stop)
         return decode(buffer, position, stop), client_id
 
     return read
 
 
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
-    codec = codec_for(API[spec.key].response_class, version)
+    codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
     encode, encode_parts = codec.encode, codec.encode_parts
     plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack

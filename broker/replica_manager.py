@@ -20,7 +20,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import Clock
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log_manager import LogManager
 from lowtide.storage.validator import Rejection, ValidatedBatch
@@ -90,6 +90,12 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
         return appended
+
+    def on_read_failed(self, partition: Partition, error: StorageError) -> None:
+        """A log could not be read: a damaged segment hurts its partition only, a failing disk its directory."""
+        self._log.error("log could not be read", partition=str(partition.topic_partition), error=str(error))
+        if not isinstance(error, DamagedSegmentError):
+            self._log_manager.fail_directory_of(partition.log, error)
 
     def delete_to(self, accepted: list[tuple[Partition, Offset]]) -> None:
         """Raise log start offsets, each at or below its high watermark: durable first, then visible, then who waits is woken.

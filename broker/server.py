@@ -136,6 +136,8 @@ class Server:
         for connection in list(self._host.connections):
             if connection.frame_is_too_slow(now_ms):
                 connection.close("its request arrives too slowly")
+            elif connection.is_left_alone(now_ms):
+                connection.close("its client closed it while a request was waiting")
             elif now_ms - connection.last_active_ms > self._idle_after_ms and not connection.waiting:
                 connection.close(f"idle for more than connections.max.idle.ms={self._idle_after_ms}")
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._on_sweep)

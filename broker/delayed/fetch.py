@@ -31,6 +31,7 @@ from lowtide.protocol.messages.fetch import (
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, TopicPartition
 from lowtide.replication.partition import Partition
+from lowtide.storage.errors import StorageError
 
 READ_COMMITTED = 1
 _NO_RECORDS = b""
@@ -79,8 +80,12 @@ class FetchReader:
                 outcome.answers.append((target, answer))
                 continue
             outcome.waitable += 1
-            answer = self._read_partition(partition, target, rules, left, minimum_one_batch=outcome.read_bytes == 0)
-            if answer.error_code != ErrorCode.NONE or answer.diverging_epoch.epoch >= 0:
+            try:
+                answer = self._read_partition(partition, target, rules, left, minimum_one_batch=outcome.read_bytes == 0)
+            except StorageError as error:
+                self._replicas.on_read_failed(partition, error)
+                answer = _failed(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
+            if answer.error_code != ErrorCode.NONE or answer.diverging_epoch is not None:
                 outcome.ends_wait = True
             size = len(answer.records or _NO_RECORDS)
             outcome.read_bytes += size
@@ -108,7 +113,7 @@ class FetchReader:
             return self._refused(partition, target, rules, error)
         log = partition.log
         high_watermark, log_start_offset, last_stable = log.high_watermark, log.log_start_offset, log.last_stable_offset
-        diverging = EpochEndOffset()
+        diverging: EpochEndOffset | None = None
         records: Any = _NO_RECORDS
         if target.last_fetched_epoch >= 0:
             if target.fetch_offset < log_start_offset:
@@ -118,7 +123,7 @@ class FetchReader:
                 return _failed(target.partition, found, aborted=None)
             if found is not None:
                 diverging = EpochEndOffset(epoch=found.leader_epoch, end_offset=found.end_offset)
-        if diverging.epoch < 0:
+        if diverging is None:
             end_offset = last_stable if rules.read_committed else high_watermark
             read = log.read(
                 target.fetch_offset, min(target.maximum_bytes, left), end_offset=end_offset, minimum_one_batch=minimum_one_batch
@@ -232,7 +237,7 @@ def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: F
                 continue
             if len(answer.records or _NO_RECORDS) > 0:
                 session.targets.move_to_end(target.key)
-        redirected = redirected or answer.current_leader.leader_id >= 0
+        redirected = redirected or answer.current_leader is not None
         of = target.topic_id if rules.api_version >= _TOPIC_IDS_SINCE else target.topic
         topic = by_topic.get(of)
         if topic is None:

@@ -28,7 +28,6 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, NodeEndpoint, PartitionData
 
 _SESSIONS_SINCE = 7
-_REPLICA_STATE_SINCE = 15
 _LEAST_PARTITION_BYTES = 0
 
 
@@ -39,7 +38,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def endpoints() -> list[NodeEndpoint]:
         image = broker.metadata.image
-        return [NodeEndpoint(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack) for node in image.brokers.values()]
+        return [NodeEndpoint(node_id=node.broker_id, host=node.listeners[0].host, port=node.listeners[0].port, rack=node.rack) for node in image.brokers.values()]
 
     reader = FetchReader(replicas, endpoints)
 
@@ -54,7 +53,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                 return FetchResponse(throttle_time_ms=0, error_code=plan.error_code, session_id=0, responses=[])
         else:
             plan = FetchPlan(targets=requested_targets(request).values())
-        replica_id = request.replica_state.replica_id if version >= _REPLICA_STATE_SINCE else request.replica_id
+        replica_id = request.replica_id if request.replica_state is None else request.replica_state.replica_id
         rules = FetchRules(
             api_version=version,
             read_committed=request.isolation_level == READ_COMMITTED,

@@ -1,0 +1,104 @@
+"""What clients of one partition saw, and whether a broker may have shown them that.
+
+The checker knows what was acknowledged, what was tried without an answer, and what reads found. It is told of crashes that may lose
+unflushed records (a power cut without flushing), and of those that may not (a killed process).
+
+Checked (letters of the invariants): D1 an acknowledged delete stays; D7 nothing above every requested delete is deleted; D10 the log
+end never falls and no offset is given twice; D12 a lower delete changes nothing; R1 acknowledged records stay and keep their value;
+R2 one value at an offset; R3 no gap between log start and log end; R4 nothing is read that was never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class HistoryError(AssertionError):
+    """The broker broke a promise."""
+
+
+class PartitionHistory:
+    """The history of one partition."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, bytes] = {}
+        self.attempted: set[bytes] = set()
+        self.refused: set[bytes] = set()
+        self.seen: dict[int, bytes] = {}
+        self.requested_delete = 0
+        self.acknowledged_delete = 0
+        self.lowest_end = 0
+
+    # ------------------------------------------------------------------ what clients did
+    def on_send(self, values: list[bytes]) -> None:
+        """Records were sent; each value is sent once in a history."""
+        self.attempted.update(values)
+
+    def on_acknowledged(self, base_offset: int, values: list[bytes]) -> None:
+        """Records were acknowledged at `base_offset` and on."""
+        for offset, value in enumerate(values, base_offset):
+            known = self.seen.get(offset) or self.acknowledged.get(offset)
+            if known is not None and known != value:
+                self._fail(f"offset {offset} was given to {known!r} and then to {value!r}")
+            self.acknowledged[offset] = value
+        self.lowest_end = max(self.lowest_end, base_offset + len(values))
+
+    def on_refused(self, values: list[bytes]) -> None:
+        """Records were refused with an error that says they were not written."""
+        self.refused.update(values)
+
+    def on_delete(self, offset: int) -> None:
+        """A delete to `offset` (exclusive, resolved) was sent."""
+        self.requested_delete = max(self.requested_delete, offset)
+
+    def on_delete_acknowledged(self, offset: int, low_watermark: int) -> None:
+        """It succeeded."""
+        if low_watermark < offset:
+            self._fail(f"a delete to {offset} was acknowledged with the low watermark {low_watermark}")
+        self.acknowledged_delete = max(self.acknowledged_delete, offset)
+
+    def on_records_may_be_lost(self, surviving_end: int) -> None:
+        """Records at or after `surviving_end` were not flushed when the power went: they may be gone, and their offsets be used again."""
+        for known in (self.acknowledged, self.seen):
+            for offset in [offset for offset in known if offset >= surviving_end]:
+                del known[offset]
+        self.lowest_end = min(self.lowest_end, surviving_end)
+
+    # ------------------------------------------------------------------ what readers saw
+    def on_bounds(self, log_start_offset: int, log_end_offset: int) -> None:
+        """ListOffsets, or the offsets of a fetch answer."""
+        if log_start_offset < self.acknowledged_delete:
+            self._fail(f"the log starts at {log_start_offset}, records below {self.acknowledged_delete} are deleted for good")
+        if log_start_offset > max(self.requested_delete, 0):
+            self._fail(f"the log starts at {log_start_offset}, nobody deleted beyond {self.requested_delete}")
+        if log_end_offset < self.lowest_end:
+            self._fail(f"the log ends at {log_end_offset}, {self.lowest_end} was reached before")
+        if log_start_offset > log_end_offset:
+            self._fail(f"the log starts at {log_start_offset} and ends at {log_end_offset}")
+
+    def on_read(self, records: Mapping[int, bytes], *, start: int, end: int, complete: bool) -> None:
+        """Records delivered to a client that read from `start`; all of [start, end) when `complete`."""
+        for offset, value in records.items():
+            if offset < start:
+                self._fail(f"offset {offset} was delivered to a reader from {start}")
+            self._check_value(offset, value)
+        if complete:
+            missing = [offset for offset in range(start, end) if offset not in records]
+            if missing:
+                self._fail(f"offsets {missing[:5]} are missing between {start} and {end}")
+            for offset, value in self.acknowledged.items():
+                if start <= offset < end and records.get(offset) != value:
+                    self._fail(f"acknowledged offset {offset} holds {records.get(offset)!r} instead of {value!r}")
+
+    def _check_value(self, offset: int, value: bytes) -> None:
+        if value not in self.attempted:
+            self._fail(f"offset {offset} holds {value!r}, which nobody sent")
+        if value in self.refused:
+            self._fail(f"offset {offset} holds {value!r}, which was refused")
+        known = self.acknowledged.get(offset, self.seen.get(offset))
+        if known is not None and known != value:
+            self._fail(f"offset {offset} held {known!r} and now {value!r}")
+        self.seen[offset] = value
+
+    def _fail(self, reason: str) -> None:
+        raise HistoryError(reason)
