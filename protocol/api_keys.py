@@ -1,0 +1,186 @@
+"""Kafka's API keys, and for each API that Lowtide declares: its messages, its versions and the form of its headers.
+
+A request header is flexible (version 2, with tagged fields) from the API's first flexible version on; a response header (version 1)
+likewise, except that of ApiVersions, which a client must be able to read before it knows any version (KIP-511).
+
+What is declared here isn't yet advertised: the table of versions that clients see is made from the handlers' registry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
+from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from lowtide.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lowtide.protocol.schema import ApiMessage
+
+
+class ApiKey(IntEnum):
+    """Every API of Apache Kafka; members are plain integers. Source: the protocol guide's table of API keys."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
+    ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    CONTROLLER_REGISTRATION = 70
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    ASSIGN_REPLICAS_TO_DIRS = 73
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
+    INITIALIZE_SHARE_GROUP_STATE = 83
+    READ_SHARE_GROUP_STATE = 84
+    WRITE_SHARE_GROUP_STATE = 85
+    DELETE_SHARE_GROUP_STATE = 86
+    READ_SHARE_GROUP_STATE_SUMMARY = 87
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSpec:
+    """One declared API. The versions are inclusive, and the same for request and response."""
+
+    key: ApiKey
+    request: type[ApiMessage]
+    response: type[ApiMessage]
+    min_version: int
+    max_version: int
+    first_flexible_version: int
+    """May be above `max_version`: then no version is flexible."""
+
+
+_MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
+    (ApiKey.PRODUCE, ProduceRequest, ProduceResponse),
+    (ApiKey.FETCH, FetchRequest, FetchResponse),
+    (ApiKey.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse),
+    (ApiKey.METADATA, MetadataRequest, MetadataResponse),
+    (ApiKey.API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse),
+    (ApiKey.CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse),
+    (ApiKey.DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse),
+    (ApiKey.DELETE_RECORDS, DeleteRecordsRequest, DeleteRecordsResponse),
+    (ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+)
+
+API: Mapping[ApiKey, ApiSpec] = MappingProxyType(
+    {
+        key: ApiSpec(
+            key=key,
+            request=request,
+            response=response,
+            min_version=request.VERSIONS.low,
+            max_version=request.VERSIONS.high,
+            first_flexible_version=request.FLEXIBLE.low,
+        )
+        for key, request, response in _MESSAGES
+    }
+)
+"""The declared APIs. Looked up by `ApiKey` or by the plain integer from the wire."""
+
+_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API.items()}
+_NEVER_FLEXIBLE = 32_768
+
+
+def request_header_is_flexible(api_key: int, version: int) -> bool:
+    """Whether a request header of this API and version ends in tagged fields; False for an API that isn't declared.
+
+    The version needn't be one that Lowtide speaks: an ApiVersions request of a future version has a flexible header.
+    """
+    return version >= _FIRST_FLEXIBLE.get(api_key, _NEVER_FLEXIBLE)
+
+
+def response_header_is_flexible(api_key: int, version: int) -> bool:
+    """Whether a response header of this API and version ends in tagged fields: as the request's, but never for ApiVersions."""
+    return api_key != ApiKey.API_VERSIONS and request_header_is_flexible(api_key, version)

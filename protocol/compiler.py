@@ -1,0 +1,107 @@
+"""Codecs: from a message class and a version to functions that decode and encode it.
+
+`codec_for` gives the compiled codec, generated as straight-line Python from the construct tree of `schema.wire_form` on first use
+(about a millisecond) and kept. `reference_codec` gives the construct itself behind the same interface: slow, obviously right, and the
+oracle of the property tests. Both accept the same bytes, give equal values, and write the same bytes.
+
+Not here: which API has which message (`api_keys.py`), headers (`headers.py`), the length before a frame (`framing.py`).
+Why not construct's own `.compile()`: it is some four times slower and accepts truncated input.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import construct
+
+from lowtide.protocol.decoder_source import DecoderSource
+from lowtide.protocol.encoder_source import EncoderSource
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.schema import ApiMessage, wire_form
+from lowtide.protocol.source_writer import SourceWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lowtide.protocol.primitives import Buffer, RecordsLike
+
+M = TypeVar("M", bound=ApiMessage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec(Generic[M]):
+    """One message at one version. The three functions are plain attributes, so that a caller may keep one of them."""
+
+    version: int
+
+    decode: Callable[[Buffer, int, int], M]
+    """`decode(buffer, start, end)`: the message in `buffer[start:end]`, which it must fill exactly. `end` is exclusive.
+
+    Records in it are memoryviews into `buffer`. Errors: ProtocolError for everything that isn't this message.
+    """
+
+    encode: Callable[[M], bytes]
+    """The message as bytes. Fields that this version doesn't have are ignored. A value that doesn't fit is the caller's bug and raises
+    whatever Python raises (`struct.error`, `AttributeError` for a null that isn't allowed, ...)."""
+
+    encode_parts: Callable[[M], list[RecordsLike]]
+    """As `encode`, in parts that follow each other; records that aren't empty are a part of their own, the very object given."""
+
+    source: str
+    """The generated Python, for people; empty for the reference."""
+
+
+def codec_for(message: type[M], version: int) -> Codec[M]:
+    """The compiled codec, made on first use.
+
+    Errors: ValueError for a version that Lowtide doesn't speak.
+    """
+    return _compiled(message, version)
+
+
+@functools.cache
+def _compiled(message: type[M], version: int) -> Codec[M]:
+    entity = wire_form(message, version)
+    label = f"{message.__name__} v{version}"
+    decoder, encoder, parts = SourceWriter(), SourceWriter(), SourceWriter()
+    DecoderSource(decoder, entity, label)
+    EncoderSource(encoder, entity, in_parts=False)
+    EncoderSource(parts, entity, in_parts=True)
+    return Codec(
+        version=version,
+        decode=_load(decoder, "decode", label),
+        encode=_load(encoder, "encode", label),
+        encode_parts=_load(parts, "encode_parts", label),
+        source="\n".join(writer.source() for writer in (decoder, encoder, parts)),
+    )
+
+
+def _load(writer: SourceWriter, function: str, label: str) -> Any:
+    exec(compile(writer.source(), f"<{function} {label}>", "exec"), writer.names)  # noqa: S102 our own source, from our own declarations
+    return writer.names[function]
+
+
+def reference_codec(message: type[M], version: int) -> Codec[M]:
+    """The construct interpreter as a codec. Records are copied, and must be bytes-like to be encoded.
+
+    Errors: ValueError for a version that Lowtide doesn't speak.
+    """
+    entity = wire_form(message, version)
+
+    def decode(buffer: Buffer, start: int, end: int) -> M:
+        if not 0 <= start <= end <= len(buffer):
+            text = f"no frame from {start} to {end} in {len(buffer)} bytes"
+            raise ProtocolError(text)
+        whole = construct.Struct("message" / entity, construct.Terminated)
+        try:
+            decoded: M = whole.parse(bytes(buffer[start:end])).message
+        except (construct.ConstructError, UnicodeDecodeError) as error:
+            raise ProtocolError(str(error)) from error
+        return decoded
+
+    def encode(message: M) -> bytes:
+        return entity.build(message)
+
+    return Codec(version=version, decode=decode, encode=encode, encode_parts=lambda message: [encode(message)], source="")

@@ -1,0 +1,215 @@
+"""Writes the Python source that encodes one message at one version, from its construct.
+
+The generated function collects pieces in a list and joins them once. Neighbouring fields of fixed width are packed by one `pack`,
+together with a varint that fits one byte and with the zero that says "no tags" (`_flush`, `_varint`). Tagged fields are compared with
+their defaults where they stand, and written by a function out of line when one differs.
+
+`encode` joins everything into one `bytes`. `encode_parts` puts records into its list as they were given, uncopied, whatever their
+type, and joins only what lies between; empty records are no part.
+
+The names in generated code: `m` (message), `out` (list of pieces), `w` (its append).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from lowtide.protocol.primitives import (
+    AnyConstruct,
+    Blob,
+    CountedArray,
+    Entity,
+    TaggedField,
+    TaggedFields,
+    Text,
+    fixed_format,
+)
+from lowtide.protocol.source_writer import SourceWriter, element_of
+
+_ZERO = ""
+"""Stands in a run for padding: a zero byte that takes no argument."""
+
+
+class EncoderSource:
+    """One generated function's writing of the wire, left to right."""
+
+    def __init__(self, writer: SourceWriter, entity: Entity, *, in_parts: bool) -> None:
+        self.writer = writer
+        self._in_parts = in_parts
+        self._pending: list[tuple[str, str]] = []
+        self._functions: list[tuple[str, TaggedFields]] = []
+        writer.line(0, f"def {'encode_parts' if in_parts else 'encode'}(m):")
+        writer.line(1, "out = []")
+        writer.line(1, "w = out.append")
+        if in_parts:
+            writer.line(1, "parts = []")
+            writer.line(1, "part = parts.append")
+        self._write(entity, "m", 1)
+        self._flush(1)
+        if in_parts:
+            writer.line(1, "if out: part(join(out))")
+        writer.line(1, "return parts" if in_parts else "return join(out)")
+        writer.end_function()
+        self._in_parts = False
+        while self._functions:
+            self._tags_function(*self._functions.pop())
+
+    # ------------------------------------------------------------ fields of fixed width
+    def _flush(self, depth: int) -> None:
+        """Pack what is pending by one call."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        form = "".join(letters for letters, _ in pending)
+        arguments = ", ".join(argument for _, argument in pending if argument != _ZERO)
+        if arguments:
+            self.writer.line(depth, f"w({self.writer.struct_method(form, 'pack')}({arguments}))")
+        else:
+            self.writer.line(depth, f"w({bytes(struct.calcsize('>' + form))!r})")
+
+    def _varint(self, depth: int, number: str, long_form: str = "unsigned_varint") -> None:
+        """Write the varint in the variable `number`, with what is pending if it takes one byte."""
+        pending = self._pending
+        if not pending and long_form == "unsigned_varint":
+            self.writer.line(depth, f"w(VARINTS[{number}] if {number} < 4096 else unsigned_varint({number}))")
+            return
+        self.writer.line(depth, f"if {number} < 128:")
+        if pending:
+            self._pending = [*pending, ("B", number)]
+            self._flush(depth + 1)
+        else:
+            self.writer.line(depth + 1, f"w(VARINTS[{number}])")
+        self.writer.line(depth, "else:")
+        self._pending = pending
+        self._flush(depth + 1)
+        self.writer.line(depth + 1, f"w({long_form}({number}))")
+
+    # ------------------------------------------------------------ one field
+    def _write(self, content: AnyConstruct, expression: str, depth: int) -> None:
+        """Write the writing of `content`, whose value is `expression`."""
+        form = fixed_format(content)
+        if form is not None:
+            self._pending.append((form, expression))
+        elif isinstance(content, Text | Blob | CountedArray):
+            self._nullable(content, expression, depth)
+        else:
+            assert isinstance(content, Entity), f"no way to encode {content!r}"
+            self._entity(content, expression, depth)
+
+    def _nullable(self, content: Text | Blob | CountedArray, expression: str, depth: int) -> None:
+        value = self.writer.fresh("s")
+        self.writer.line(depth, f"{value} = {expression}")
+        if content.nullable:
+            pending = list(self._pending)
+            null = ("x", _ZERO) if content.compact else ("h" if isinstance(content, Text) else "i", "-1")
+            self.writer.line(depth, f"if {value} is None:")
+            self._pending.append(null)
+            self._flush(depth + 1)
+            self.writer.line(depth, "else:")
+            self._pending = pending
+            depth += 1
+        if isinstance(content, CountedArray):
+            self._array(content, value, depth)
+        else:
+            self._counted(content, value, depth)
+        if content.nullable:
+            self._flush(depth)
+
+    def _counted(self, content: Text | Blob, value: str, depth: int) -> None:
+        is_text = isinstance(content, Text)
+        as_part = self._in_parts and isinstance(content, Blob) and content.is_view
+        if is_text:
+            self.writer.line(depth, f"{value} = {value}.encode()")
+        if content.compact:
+            number = self.writer.fresh("n")
+            self.writer.line(depth, f"{number} = len({value}) + 1")
+            self._varint(depth, number, "string_prefix" if is_text else "unsigned_varint")
+        else:
+            self._pending.append(("h" if is_text else "i", f"len({value})"))
+            self._flush(depth)
+        if as_part:
+            self.writer.line(depth, f"if len({value}):")
+            self.writer.line(depth + 1, "part(join(out))")
+            self.writer.line(depth + 1, "out.clear()")
+            self.writer.line(depth + 1, f"part({value})")
+        else:
+            self.writer.line(depth, f"w({value})")
+
+    # ------------------------------------------------------------ arrays
+    def _array(self, array: CountedArray, value: str, depth: int) -> None:
+        writer = self.writer
+        if array.compact:
+            number = writer.fresh("n")
+            writer.line(depth, f"{number} = len({value}) + 1")
+            self._varint(depth, number)
+        else:
+            self._pending.append(("i", f"len({value})"))
+            self._flush(depth)
+        entity, form = element_of(array)
+        item = writer.fresh("x")
+        if form is not None and entity is None:
+            pack = writer.struct_method(form, "pack")
+            writer.line(depth, f"if {value}: out += [{pack}({item}) for {item} in {value}]")
+        elif form is not None and entity is not None and not (entity.tags and entity.tags.fields):
+            fields = ", ".join(f"{item}.{name}" for name, _ in entity.fields)
+            pack = writer.struct_method(form + ("x" if entity.tags else ""), "pack")
+            writer.line(depth, f"if {value}: out += [{pack}({fields}) for {item} in {value}]")
+        else:
+            writer.line(depth, f"for {item} in {value}:")
+            self._write(array.element, item, depth + 1)
+            self._flush(depth + 1)
+
+    # ------------------------------------------------------------ structs and their tags
+    def _entity(self, entity: Entity, expression: str, depth: int) -> None:
+        for name, content in entity.fields:
+            self._write(content, f"{expression}.{name}", depth)
+        tags = entity.tags
+        if tags is None:
+            return
+        if not tags.fields:
+            self._pending.append(("x", _ZERO))
+            return
+        pending = list(self._pending)
+        absent = " and ".join(self._absent(field, f"{expression}.{field.name}") for field in tags.fields.values())
+        self.writer.line(depth, f"if {absent}:")
+        self._pending.append(("x", _ZERO))
+        self._flush(depth + 1)
+        self.writer.line(depth, "else:")
+        self._pending = pending
+        self._flush(depth + 1)
+        self.writer.line(depth + 1, f"w({self._tags_name(tags)}({expression}))")
+
+    def _absent(self, field: TaggedField, expression: str) -> str:
+        """The quick test for "isn't written". A struct of defaults passes it; the function out of line looks closer."""
+        if field.default is None:
+            return f"{expression} is None"
+        if field.default == []:
+            return f"not {expression}"
+        return f"{expression} == {field.default!r}"
+
+    def _tags_name(self, tags: TaggedFields) -> str:
+        for function, known in self._functions:
+            if known is tags:
+                return function
+        function = self.writer.fresh("write_tags_")
+        self._functions.append((function, tags))
+        return function
+
+    def _tags_function(self, function: str, tags: TaggedFields) -> None:
+        """The writing of a section in which something may differ from its default."""
+        writer = self.writer
+        writer.line(0, f"def {function}(m):")
+        writer.line(1, "n = 0")
+        writer.line(1, "section = []")
+        for field in tags.fields.values():
+            is_absent = writer.refer("is_absent", field.is_absent)
+            writer.line(1, f"if not {is_absent}(m.{field.name}):")
+            writer.line(2, "out = []")
+            writer.line(2, "w = out.append")
+            self._write(field.content, f"m.{field.name}", 2)
+            self._flush(2)
+            writer.line(2, "content = join(out)")
+            writer.line(2, f"section += (unsigned_varint({field.tag}), unsigned_varint(len(content)), content)")
+            writer.line(2, "n += 1")
+        writer.line(1, "return unsigned_varint(n) + join(section)")
+        writer.end_function()

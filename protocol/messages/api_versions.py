@@ -1,0 +1,62 @@
+"""ApiVersions (key 18): which APIs, in which versions, does this broker speak?
+
+A client sends it first, perhaps in a version that the broker doesn't know: then the answer is version 0 with UNSUPPORTED_VERSION. The
+response header is never flexible, whatever the version (KIP-511). Field by field this is Kafka's ApiVersionsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Tagged, Versions
+
+
+class ApiVersionsRequest(ApiMessage, kw_only=True):
+    """The client names itself (KIP-511)."""
+
+    VERSIONS: ClassVar = Versions("0-4")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    client_software_name: Annotated[String, Versions("3+")] = ""
+    client_software_version: Annotated[String, Versions("3+")] = ""
+
+
+class ApiVersion(Message, kw_only=True):
+    """One API and its versions, both ends inclusive."""
+
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
+
+
+class SupportedFeatureKey(Message, kw_only=True):
+    """A feature that the broker could use (KIP-584)."""
+
+    name: String
+    min_version: Int16
+    max_version: Int16
+
+
+class FinalizedFeatureKey(Message, kw_only=True):
+    """A feature level that the whole cluster uses (KIP-584)."""
+
+    name: String
+    max_version_level: Int16
+    min_version_level: Int16
+
+
+class ApiVersionsResponse(ApiMessage, kw_only=True):
+    """The table of versions."""
+
+    VERSIONS: ClassVar = Versions("0-4")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    error_code: Int16
+    api_keys: list[ApiVersion]
+    throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
+    supported_features: Annotated[list[SupportedFeatureKey], Tagged(0, "3+")] = msgspec.field(default_factory=list)
+    finalized_features_epoch: Annotated[Int64, Tagged(1, "3+")] = -1
+    finalized_features: Annotated[list[FinalizedFeatureKey], Tagged(2, "3+")] = msgspec.field(default_factory=list)
+    zk_migration_ready: Annotated[Bool, Tagged(3, "3+")] = False

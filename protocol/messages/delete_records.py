@@ -1,0 +1,68 @@
+"""DeleteRecords (key 21): raise the log start offset (KIP-107); version 3 may ask for the leader alone (KIP-1343).
+
+Versions 0-2 are Kafka's; version 3 adds `leader_only` to the request and `leader_log_start_offset` to the response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.types import UNKNOWN_OFFSET
+
+TO_HIGH_WATERMARK = -1
+"""In place of an offset: everything below the high watermark."""
+
+NO_LOW_WATERMARK = -1
+"""In place of the low watermark: there was an error."""
+
+
+class DeleteRecordsPartition(Message, kw_only=True):
+    """The first offset that is kept; -1 is the high watermark."""
+
+    partition_index: Int32
+    offset: Int64
+
+
+class DeleteRecordsTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: String
+    partitions: list[DeleteRecordsPartition]
+
+
+class DeleteRecordsRequest(ApiMessage, kw_only=True):
+    """What to delete. With `leader_only` the answer doesn't wait for followers."""
+
+    VERSIONS: ClassVar = Versions("0-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    topics: list[DeleteRecordsTopic]
+    timeout_ms: Int32
+    leader_only: Annotated[Bool, Versions("3+")] = False
+
+
+class DeleteRecordsPartitionResult(Message, kw_only=True):
+    """The smallest log start offset of all live replicas, and from version 3 the leader's own; both -1 with an error."""
+
+    partition_index: Int32
+    low_watermark: Int64
+    leader_log_start_offset: Annotated[Int64, Versions("3+")] = UNKNOWN_OFFSET
+    error_code: Int16
+
+
+class DeleteRecordsTopicResult(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: String
+    partitions: list[DeleteRecordsPartitionResult]
+
+
+class DeleteRecordsResponse(ApiMessage, kw_only=True):
+    """The answer, partition by partition."""
+
+    VERSIONS: ClassVar = Versions("0-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    throttle_time_ms: Int32 = 0
+    topics: list[DeleteRecordsTopicResult]

@@ -1,0 +1,51 @@
+"""DeleteTopics (key 20): delete topics by name, from version 6 also by id.
+
+Up to version 5 the names are in `topic_names`; from version 6 in `topics`, each with a name or, with a null name, an id (KIP-516).
+Field by field this is Kafka's DeleteTopicsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Uuid, Versions
+from lowtide.protocol.types import ZERO_TOPIC_ID
+
+
+class DeleteTopicState(Message, kw_only=True):
+    """A topic by name, or by id with a null name."""
+
+    name: String | None = None
+    topic_id: Uuid = ZERO_TOPIC_ID
+
+
+class DeleteTopicsRequest(ApiMessage, kw_only=True):
+    """Topics to delete."""
+
+    VERSIONS: ClassVar = Versions("1-6")
+    FLEXIBLE: ClassVar = Versions("4+")
+
+    topics: Annotated[list[DeleteTopicState], Versions("6+")] = msgspec.field(default_factory=list)
+    topic_names: Annotated[list[String], Versions("0-5")] = msgspec.field(default_factory=list)
+    timeout_ms: Int32
+
+
+class DeletableTopicResult(Message, kw_only=True):
+    """One topic deleted, or why not."""
+
+    name: Annotated[String | None, Nullable("6+")]
+    topic_id: Annotated[Uuid, Versions("6+")] = ZERO_TOPIC_ID
+    error_code: Int16
+    error_message: Annotated[String | None, Versions("5+"), Nullable("5+")] = None
+
+
+class DeleteTopicsResponse(ApiMessage, kw_only=True):
+    """The answer, topic by topic."""
+
+    VERSIONS: ClassVar = Versions("1-6")
+    FLEXIBLE: ClassVar = Versions("4+")
+
+    throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
+    responses: list[DeletableTopicResult]

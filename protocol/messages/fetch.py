@@ -1,0 +1,149 @@
+"""Fetch (key 1): read record batches, as a consumer or as a follower.
+
+`session_id` and `session_epoch` are KIP-227's incremental fetches; `forgotten_topics_data` leaves a session. From version 13 a topic
+goes by its id. `records` may end within a batch: a reader drops the cut one. Field by field this is Kafka's FetchRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, Nullable, Records, String, Tagged, Uuid, Versions
+from lowtide.protocol.types import ZERO_TOPIC_ID
+
+NO_HIGH_WATERMARK = 2**63 - 1
+"""In place of a follower's high watermark: not told (KIP-1166)."""
+
+MAX_BYTES_UNBOUNDED = 0x7FFFFFFF
+
+
+class ReplicaState(Message, kw_only=True):
+    """Who fetches, from version 15: a follower's broker id and epoch (KIP-903). Minus one is a consumer."""
+
+    replica_id: Int32 = -1
+    replica_epoch: Int64 = -1
+
+
+class FetchPartition(Message, kw_only=True):
+    """Where to read on. `log_start_offset` is a follower's own one; consumers send -1."""
+
+    partition: Int32
+    current_leader_epoch: Annotated[Int32, Versions("9+")] = -1
+    fetch_offset: Int64
+    last_fetched_epoch: Annotated[Int32, Versions("12+")] = -1
+    log_start_offset: Annotated[Int64, Versions("5+")] = -1
+    partition_max_bytes: Int32
+    replica_directory_id: Annotated[Uuid, Tagged(0, "17+")] = ZERO_TOPIC_ID
+    high_watermark: Annotated[Int64, Tagged(1, "18+")] = NO_HIGH_WATERMARK
+
+
+class FetchTopic(Message, kw_only=True):
+    """A topic by name, from version 13 by id."""
+
+    topic: Annotated[String, Versions("0-12")] = ""
+    topic_id: Annotated[Uuid, Versions("13+")] = ZERO_TOPIC_ID
+    partitions: list[FetchPartition]
+
+
+class ForgottenTopic(Message, kw_only=True):
+    """Partitions that leave the fetch session."""
+
+    topic: Annotated[String, Versions("7-12")] = ""
+    topic_id: Annotated[Uuid, Versions("13+")] = ZERO_TOPIC_ID
+    partitions: list[Int32]
+
+
+class FetchRequest(ApiMessage, kw_only=True):
+    """What to read, how long to wait, how much to send. `replica_id` is a follower's broker id up to version 14."""
+
+    VERSIONS: ClassVar = Versions("4-18")
+    FLEXIBLE: ClassVar = Versions("12+")
+
+    cluster_id: Annotated[String | None, Tagged(0, "12+")] = None
+    replica_id: Annotated[Int32, Versions("0-14")] = -1
+    replica_state: Annotated[ReplicaState | None, Tagged(1, "15+")] = None
+    max_wait_ms: Int32
+    min_bytes: Int32
+    max_bytes: Annotated[Int32, Versions("3+")] = MAX_BYTES_UNBOUNDED
+    isolation_level: Annotated[Int8, Versions("4+")] = 0
+    session_id: Annotated[Int32, Versions("7+")] = 0
+    session_epoch: Annotated[Int32, Versions("7+")] = -1
+    topics: list[FetchTopic]
+    forgotten_topics_data: Annotated[list[ForgottenTopic], Versions("7+")] = msgspec.field(default_factory=list)
+    rack_id: Annotated[String, Versions("11+")] = ""
+
+
+class EpochEndOffset(Message, kw_only=True):
+    """Where the leader's log parts from the follower's: the largest common epoch and its end offset, exclusive (KIP-595)."""
+
+    epoch: Int32 = -1
+    end_offset: Int64 = -1
+
+
+class LeaderIdAndEpoch(Message, kw_only=True):
+    """The present leader, for a client that asked another (KIP-951)."""
+
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+
+
+class SnapshotId(Message, kw_only=True):
+    """A snapshot to fetch instead: only in Kafka's own metadata log."""
+
+    end_offset: Int64 = -1
+    epoch: Int32 = -1
+
+
+class AbortedTransaction(Message, kw_only=True):
+    """A producer's records from `first_offset` on that a read-committed consumer must drop (KIP-98)."""
+
+    producer_id: Int64
+    first_offset: Int64
+
+
+class PartitionData(Message, kw_only=True):
+    """One partition's offsets and batches. The high watermark and the last stable offset are exclusive ends."""
+
+    partition_index: Int32
+    error_code: Int16
+    high_watermark: Int64
+    last_stable_offset: Annotated[Int64, Versions("4+")] = -1
+    log_start_offset: Annotated[Int64, Versions("5+")] = -1
+    diverging_epoch: Annotated[EpochEndOffset | None, Tagged(0, "12+")] = None
+    current_leader: Annotated[LeaderIdAndEpoch | None, Tagged(1, "12+")] = None
+    snapshot_id: Annotated[SnapshotId | None, Tagged(2, "12+")] = None
+    aborted_transactions: Annotated[list[AbortedTransaction] | None, Versions("4+"), Nullable("4+")] = msgspec.field(default_factory=list)
+    preferred_read_replica: Annotated[Int32, Versions("11+")] = -1
+    records: Records | None
+
+
+class FetchableTopicResponse(Message, kw_only=True):
+    """A topic by name, from version 13 by id."""
+
+    topic: Annotated[String, Versions("0-12")] = ""
+    topic_id: Annotated[Uuid, Versions("13+")] = ZERO_TOPIC_ID
+    partitions: list[PartitionData]
+
+
+class NodeEndpoint(Message, kw_only=True):
+    """Where a leader named in `current_leader` listens (KIP-951)."""
+
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None
+
+
+class FetchResponse(ApiMessage, kw_only=True):
+    """The answer. `error_code` is for the session as a whole."""
+
+    VERSIONS: ClassVar = Versions("4-18")
+    FLEXIBLE: ClassVar = Versions("12+")
+
+    throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
+    error_code: Annotated[Int16, Versions("7+")] = 0
+    session_id: Annotated[Int32, Versions("7+")] = 0
+    responses: list[FetchableTopicResponse]
+    node_endpoints: Annotated[list[NodeEndpoint], Tagged(0, "16+")] = msgspec.field(default_factory=list)

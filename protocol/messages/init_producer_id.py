@@ -1,0 +1,35 @@
+"""InitProducerId (key 22): a producer id and epoch for an idempotent or transactional producer (KIP-98, KIP-360).
+
+Field by field this is Kafka's InitProducerIdRequest/Response up to version 5; version 6 (KIP-939) is unstable there and absent here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, String, Versions
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+
+class InitProducerIdRequest(ApiMessage, kw_only=True):
+    """Null as the transactional id asks for idempotence only. The producer's present id and epoch are -1 when it has none."""
+
+    VERSIONS: ClassVar = Versions("0-5")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    transactional_id: String | None
+    transaction_timeout_ms: Int32
+    producer_id: Annotated[Int64, Versions("3+")] = NO_PRODUCER_ID
+    producer_epoch: Annotated[Int16, Versions("3+")] = NO_PRODUCER_EPOCH
+
+
+class InitProducerIdResponse(ApiMessage, kw_only=True):
+    """The id and epoch, or an error."""
+
+    VERSIONS: ClassVar = Versions("0-5")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    producer_id: Int64 = NO_PRODUCER_ID
+    producer_epoch: Int16

@@ -1,0 +1,84 @@
+"""Metadata (key 3): brokers, topics, partitions and their leaders.
+
+A null list of topics asks for all, an empty one for none; in version 0 an empty list asks for all, and null doesn't exist.
+From version 10 a topic may be asked for by its id (its name is then null, from version 12). Field by field this is Kafka's
+MetadataRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nullable, String, Uuid, Versions
+from lowtide.protocol.types import ZERO_TOPIC_ID
+
+OPERATIONS_NOT_ASKED = -(2**31)
+"""In place of a bit set of authorized operations: the client didn't ask for them (KIP-430)."""
+
+
+class MetadataRequestTopic(Message, kw_only=True):
+    """A topic by name, or by id with a null name."""
+
+    topic_id: Annotated[Uuid, Versions("10+")] = ZERO_TOPIC_ID
+    name: Annotated[String | None, Nullable("10+")]
+
+
+class MetadataRequest(ApiMessage, kw_only=True):
+    """What the client wants to know about."""
+
+    VERSIONS: ClassVar = Versions("0-13")
+    FLEXIBLE: ClassVar = Versions("9+")
+
+    topics: Annotated[list[MetadataRequestTopic] | None, Nullable("1+")]
+    allow_auto_topic_creation: Annotated[Bool, Versions("4+")] = True
+    include_cluster_authorized_operations: Annotated[Bool, Versions("8-10")] = False
+    include_topic_authorized_operations: Annotated[Bool, Versions("8+")] = False
+
+
+class MetadataResponseBroker(Message, kw_only=True):
+    """Where a broker listens."""
+
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: Annotated[String | None, Versions("1+"), Nullable("1+")] = None
+
+
+class MetadataResponsePartition(Message, kw_only=True):
+    """Who leads and who follows."""
+
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Annotated[Int32, Versions("7+")] = -1
+    replica_nodes: list[Int32]
+    isr_nodes: list[Int32]
+    offline_replicas: Annotated[list[Int32], Versions("5+")] = msgspec.field(default_factory=list)
+
+
+class MetadataResponseTopic(Message, kw_only=True):
+    """A topic, or why it cannot be told."""
+
+    error_code: Int16
+    name: Annotated[String | None, Nullable("12+")]
+    topic_id: Annotated[Uuid, Versions("10+")] = ZERO_TOPIC_ID
+    is_internal: Annotated[Bool, Versions("1+")] = False
+    partitions: list[MetadataResponsePartition]
+    topic_authorized_operations: Annotated[Int32, Versions("8+")] = OPERATIONS_NOT_ASKED
+
+
+class MetadataResponse(ApiMessage, kw_only=True):
+    """The answer. `error_code` is for the request as a whole, from version 13."""
+
+    VERSIONS: ClassVar = Versions("0-13")
+    FLEXIBLE: ClassVar = Versions("9+")
+
+    throttle_time_ms: Annotated[Int32, Versions("3+")] = 0
+    brokers: list[MetadataResponseBroker]
+    cluster_id: Annotated[String | None, Versions("2+"), Nullable("2+")] = None
+    controller_id: Annotated[Int32, Versions("1+")] = -1
+    topics: list[MetadataResponseTopic]
+    cluster_authorized_operations: Annotated[Int32, Versions("8-10")] = OPERATIONS_NOT_ASKED
+    error_code: Annotated[Int16, Versions("13+")] = 0

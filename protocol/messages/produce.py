@@ -1,0 +1,96 @@
+"""Produce (key 0): append record batches.
+
+From version 13 a topic goes by its id instead of its name. `acks` is 0 (no answer at all), 1 (the leader's log) or -1 (all in-sync
+replicas). Field by field this is Kafka's ProduceRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, Records, String, Tagged, Uuid, Versions
+from lowtide.protocol.types import ZERO_TOPIC_ID
+
+
+class PartitionProduceData(Message, kw_only=True):
+    """One partition's batches. `records` is a view into the frame and dies with it."""
+
+    index: Int32
+    records: Records | None
+
+
+class TopicProduceData(Message, kw_only=True):
+    """A topic by name, from version 13 by id."""
+
+    name: Annotated[String, Versions("0-12")] = ""
+    topic_id: Annotated[Uuid, Versions("13+")] = ZERO_TOPIC_ID
+    partition_data: list[PartitionProduceData]
+
+
+class ProduceRequest(ApiMessage, kw_only=True):
+    """What to append, and how many must have it before the answer."""
+
+    VERSIONS: ClassVar = Versions("3-13")
+    FLEXIBLE: ClassVar = Versions("9+")
+
+    transactional_id: Annotated[String | None, Versions("3+"), Nullable("3+")] = None
+    acks: Int16
+    timeout_ms: Int32
+    topic_data: list[TopicProduceData]
+
+
+class BatchIndexAndErrorMessage(Message, kw_only=True):
+    """A record that made its batch be refused: its index in the batch, and why (KIP-467)."""
+
+    batch_index: Int32
+    batch_index_error_message: String | None = None
+
+
+class LeaderIdAndEpoch(Message, kw_only=True):
+    """The present leader, for a client that asked another (KIP-951)."""
+
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+
+
+class PartitionProduceResponse(Message, kw_only=True):
+    """What became of one partition's batches: the offset of the first record, or an error. `log_append_time_ms` is -1 for CreateTime."""
+
+    index: Int32
+    error_code: Int16
+    base_offset: Int64
+    log_append_time_ms: Annotated[Int64, Versions("2+")] = -1
+    log_start_offset: Annotated[Int64, Versions("5+")] = -1
+    record_errors: Annotated[list[BatchIndexAndErrorMessage], Versions("8+")] = msgspec.field(default_factory=list)
+    error_message: Annotated[String | None, Versions("8+"), Nullable("8+")] = None
+    current_leader: Annotated[LeaderIdAndEpoch | None, Tagged(0, "10+")] = None
+
+
+class TopicProduceResponse(Message, kw_only=True):
+    """A topic by name, from version 13 by id."""
+
+    name: Annotated[String, Versions("0-12")] = ""
+    topic_id: Annotated[Uuid, Versions("13+")] = ZERO_TOPIC_ID
+    partition_responses: list[PartitionProduceResponse]
+
+
+class NodeEndpoint(Message, kw_only=True):
+    """Where a leader named in `current_leader` listens (KIP-951)."""
+
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None
+
+
+class ProduceResponse(ApiMessage, kw_only=True):
+    """The answer, partition by partition."""
+
+    VERSIONS: ClassVar = Versions("3-13")
+    FLEXIBLE: ClassVar = Versions("9+")
+
+    responses: list[TopicProduceResponse]
+    throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
+    node_endpoints: Annotated[list[NodeEndpoint], Tagged(0, "10+")] = msgspec.field(default_factory=list)

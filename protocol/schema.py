@@ -1,0 +1,201 @@
+"""The language in which a message is declared, once for all versions, as a class with annotated fields.
+
+    class DeleteRecordsRequest(ApiMessage, kw_only=True):
+        VERSIONS: ClassVar = Versions("0-3")
+        FLEXIBLE: ClassVar = Versions("2+")
+
+        topics: list[DeleteRecordsTopic]
+        timeout_ms: Int32
+        leader_only: Annotated[Bool, Versions("3+")] = False
+
+The class is the msgspec struct that handlers see, so mypy knows its fields. The annotations carry what goes on the wire:
+
+- the wire type: `Int32`, `String`, `Records`, ...; another `Message` for a nested struct; `list[...]` for an array;
+- `Versions("3+")`: the versions that have the field. In others it isn't read (it keeps its default) and not written;
+- `X | None`: nullable, in all versions or in those of `Nullable("10+")`;
+- `Tagged(0, "12+")`: a tagged field (KIP-482). It isn't written when it has its default. A tagged struct is declared `| None`: None
+  stands for Kafka's "all defaults", which spares making it for every partition.
+
+`wire_form` turns a class and a version into a construct: the slow reference codec, and the tree that `compiler.py` compiles.
+This module knows nothing of single APIs, and reads no bytes itself.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, Union
+
+import construct
+import msgspec
+
+from lowtide.protocol.primitives import Blob, CountedArray, Entity, RecordsLike, TaggedField, TaggedFields, Text
+
+if TYPE_CHECKING:
+    from lowtide.protocol.primitives import AnyConstruct
+
+_VERSION_MAX = 32_767
+
+
+class Versions:
+    """A range of versions, both ends inclusive: "3+", "1-4", "7" or "none"."""
+
+    def __init__(self, text: str) -> None:
+        low, _, high = ("1-0" if text == "none" else text).rstrip("+").partition("-")
+        self.low = int(low)
+        self.high = _VERSION_MAX if text.endswith("+") else int(high or low)
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.low <= version <= self.high
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.low}-{self.high})"
+
+
+class Nullable(Versions):
+    """The versions in which a field declared `X | None` may be null on the wire."""
+
+
+class Tagged(Versions):
+    """The field is a tagged one, with this tag number, in these versions."""
+
+    def __init__(self, tag: int, text: str) -> None:
+        super().__init__(text)
+        self.tag = tag
+
+
+class _Counted:
+    """Mark of a wire type whose encoding depends on the version: compact in flexible ones, nullable in some."""
+
+    def __init__(self, *, is_text: bool = False, is_view: bool = False) -> None:
+        self.is_text = is_text
+        self.is_view = is_view
+
+    def form(self, *, compact: bool, nullable: bool) -> AnyConstruct:
+        if self.is_text:
+            return Text(compact=compact, nullable=nullable)
+        return Blob(compact=compact, nullable=nullable, is_view=self.is_view)
+
+
+Int8: TypeAlias = Annotated[int, construct.Int8sb]
+Int16: TypeAlias = Annotated[int, construct.Int16sb]
+Int32: TypeAlias = Annotated[int, construct.Int32sb]
+Int64: TypeAlias = Annotated[int, construct.Int64sb]
+Bool: TypeAlias = Annotated[bool, construct.FormatField(">", "?")]
+Uuid: TypeAlias = Annotated[bytes, construct.Bytes(16)]
+String: TypeAlias = Annotated[str, _Counted(is_text=True)]
+Bytes: TypeAlias = Annotated[bytes, _Counted()]
+Records: TypeAlias = Annotated[RecordsLike, _Counted(is_view=True)]
+"""Record batches: a memoryview into the frame when decoded, which must not outlive it; of any sized kind to be encoded."""
+
+
+class Message(msgspec.Struct, gc=False):
+    """A struct on the wire. Untracked by the garbage collector: a message never holds a cycle.
+
+    Each class says `kw_only=True` itself, which msgspec doesn't inherit: fields stand in wire order, required ones behind optional ones.
+    """
+
+
+class ApiMessage(Message):
+    """A whole request or response."""
+
+    VERSIONS: ClassVar[Versions]
+    """The versions that Lowtide speaks."""
+    FLEXIBLE: ClassVar[Versions]
+    """The versions with compact encodings and tagged fields (KIP-482)."""
+
+
+class _Field:
+    """One annotation, taken apart: the bare type, its marks, and whether None was allowed."""
+
+    def __init__(self, hint: object) -> None:
+        self.versions = Versions("0+")
+        self.nullable: Versions | None = None
+        self.tagged: Tagged | None = None
+        self.wire: object = None
+        self.bare: Any = hint
+        self._take_apart()
+
+    def _take_apart(self) -> None:
+        while True:
+            if typing.get_origin(self.bare) is Annotated:
+                marks = self.bare.__metadata__
+                self.bare = self.bare.__origin__
+                for mark in marks:
+                    self._take_mark(mark)
+            elif typing.get_origin(self.bare) in {Union, types.UnionType} and self.wire is None:
+                members = typing.get_args(self.bare)
+                assert types.NoneType in members, f"{self.bare} is not `X | None`"
+                self.nullable = self.nullable or Nullable("0+")
+                rest = [member for member in members if member is not types.NoneType]
+                # typing flattens a union within the union, but not one within Annotated, which is how `Records` is declared.
+                assert len(rest) == 1, f"{self.bare} is not `X | None`"
+                self.bare = rest[0]
+            else:
+                return
+
+    def _take_mark(self, mark: object) -> None:
+        if isinstance(mark, Nullable):
+            self.nullable = mark
+        elif isinstance(mark, Tagged):
+            self.tagged = mark
+        elif isinstance(mark, Versions):
+            self.versions = mark
+        else:
+            assert self.wire is None, f"two wire types: {self.wire!r} and {mark!r}"
+            self.wire = mark
+
+    def form(self, version: int, *, flexible: bool) -> AnyConstruct:
+        """The construct of the field's content at `version`."""
+        nullable = self.nullable is not None and version in self.nullable
+        if isinstance(self.wire, _Counted):
+            return self.wire.form(compact=flexible, nullable=nullable)
+        if isinstance(self.wire, construct.Construct):
+            assert not nullable, f"{self.wire!r} cannot be null"
+            return self.wire
+        if typing.get_origin(self.bare) is list:
+            element = _Field(typing.get_args(self.bare)[0]).form(version, flexible=flexible)
+            return CountedArray(element, compact=flexible, nullable=nullable)
+        assert self.tagged is not None or not nullable, f"a nullable struct is not supported: {self.bare}"
+        return _entity(self.bare, version, flexible=flexible)
+
+
+def _defaults(message: type[Message]) -> dict[str, object]:
+    """Field name to the value of a field that isn't given; a required field is left out."""
+    defaults: dict[str, object] = {}
+    for field in msgspec.structs.fields(message):
+        if field.default is not msgspec.NODEFAULT:
+            defaults[field.name] = field.default
+        elif field.default_factory is not msgspec.NODEFAULT:
+            defaults[field.name] = field.default_factory()
+    return defaults
+
+
+def _entity(message: type[Message], version: int, *, flexible: bool) -> Entity:
+    hints = typing.get_type_hints(message, include_extras=True)
+    defaults = _defaults(message)
+    fields: list[tuple[str, AnyConstruct]] = []
+    tags: list[TaggedField] = []
+    for name in message.__struct_fields__:
+        field = _Field(hints[name])
+        if field.tagged is not None:
+            if version in field.tagged:
+                assert flexible, f"{message.__name__}.{name} is tagged in version {version}, which is not flexible"
+                tags.append(TaggedField(field.tagged.tag, name, defaults[name], field.form(version, flexible=flexible)))
+            continue
+        if version in field.versions:
+            fields.append((name, field.form(version, flexible=flexible)))
+        else:
+            assert name in defaults, f"{message.__name__}.{name} is absent in version {version} and has no default"
+    return Entity(message, fields, TaggedFields(tags) if flexible else None)
+
+
+def wire_form(message: type[ApiMessage], version: int) -> Entity:
+    """The construct of `message` at `version`: parses to and builds from instances of the class.
+
+    Errors: ValueError for a version outside `VERSIONS`.
+    """
+    if version not in message.VERSIONS:
+        text = f"{message.__name__} has the versions {message.VERSIONS.low} to {message.VERSIONS.high}, not {version}"
+        raise ValueError(text)
+    return _entity(message, version, flexible=version in message.FLEXIBLE)
