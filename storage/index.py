@@ -17,12 +17,12 @@ Valid: whole entries; offsets (and places, and timestamps) strictly rise, offset
 entries: Kafka preallocates these files and trims them only at a clean stop. A file that isn't valid is rebuilt, never an error.
 
 >>> index = OffsetIndex(base_offset=100)
->>> index.append(115, 0), index.append(131, 4160)
-(None, None)
+>>> index.append(115, 4160)
+>>> index.append(131, 8320)
 >>> index.encode().hex()
-'0000000f000000000000001f00001040'
+'0000000f000010400000001f00002080'
 >>> index.lookup(120)
-0
+4160
 
 Sources: Kafka's OffsetIndex, TimeIndex, AbstractIndex.
 """
@@ -32,6 +32,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from operator import lt
 from struct import Struct
 
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
@@ -111,24 +112,12 @@ class OffsetIndex:
         """The index in a file, or None if it isn't a valid one for a `.log` file of `log_size` bytes."""
         if len(content) % OFFSET_ENTRY_BYTES:
             return None
-        both = array("i", content)
+        both = array("i", _without_trailing_zeros(content, OFFSET_ENTRY_BYTES))
         if _SWAP:
             both.byteswap()
         index = cls(base_offset)
         index._offsets, index._positions = both[0::2], both[1::2]  # noqa: SLF001 - a constructor
-        index._drop_trailing_zeros()  # noqa: SLF001
         return index if index._is_valid(log_size) else None  # noqa: SLF001
-
-    def _drop_trailing_zeros(self) -> None:
-        # The first entry may be zeros in earnest (a batch of one record at the start); any later one can't.
-        used = len(self._positions)
-        while used > 1 and self._positions[used - 1] == 0 and self._offsets[used - 1] == 0:
-            # Halving first keeps ten preallocated megabytes from costing a million steps.
-            half = used // 2
-            used = half if half and not any(self._positions[half:used]) and not any(self._offsets[half:used]) else used - 1
-        if used == 1 and self._positions[0] == 0 and self._offsets[0] == 0:
-            used = 0
-        del self._offsets[used:], self._positions[used:]
 
     def _is_valid(self, log_size: int) -> bool:
         offsets, positions = self._offsets, self._positions
@@ -189,10 +178,8 @@ class TimeIndex:
         """The index in a file, or None if it isn't a valid one."""
         if len(content) % TIME_ENTRY_BYTES:
             return None
-        used = len(content.rstrip(b"\0"))
-        content = content[: -(-used // TIME_ENTRY_BYTES) * TIME_ENTRY_BYTES]
         index = cls(base_offset)
-        for timestamp_ms, relative in _TIME_ENTRY.iter_unpack(content):
+        for timestamp_ms, relative in _TIME_ENTRY.iter_unpack(_without_trailing_zeros(content, TIME_ENTRY_BYTES)):
             index._timestamps.append(timestamp_ms)  # noqa: SLF001 - a constructor
             index._offsets.append(relative)  # noqa: SLF001
         return index if index._is_valid() else None  # noqa: SLF001
@@ -204,6 +191,12 @@ class TimeIndex:
         return timestamps[0] >= 0 and offsets[0] >= 0 and _rises(timestamps) and list(offsets) == sorted(offsets)
 
 
+def _without_trailing_zeros(content: bytes, entry_bytes: int) -> bytes:
+    """The entries up to the last one that isn't all zeros."""
+    used = len(content.rstrip(b"\0"))
+    return content[: -(-used // entry_bytes) * entry_bytes]
+
+
 def _rises(values: array[int]) -> bool:
     """Whether each value is above the one before."""
-    return all(map(int.__lt__, values, values[1:]))
+    return all(map(lt, values, values[1:]))

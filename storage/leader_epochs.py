@@ -73,7 +73,7 @@ class LeaderEpochs:
             return epoch, self._starts[0]
         return self._epochs[later - 1], self._starts[later]
 
-    def epoch_of(self, offset: Offset) -> LeaderEpoch:
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
         """The epoch that wrote `offset`, -1 when no entry reaches down to it."""
         later = bisect_right(self._starts, offset)
         return self._epochs[later - 1] if later else NO_LEADER_EPOCH

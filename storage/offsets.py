@@ -2,7 +2,7 @@
 
     log_start_offset <= recovery_point <= log_end_offset
     log_start_offset <= high_watermark <= log_end_offset
-    log_start_offset <= log_start_pending
+    log_start_offset <= log_start_pending <= log_end_offset
 
 `log_start_offset` is the first readable offset. The others are exclusive ends: the high watermark of what is committed, the recovery point
 of what was synced to disk, the log end of what is written. `log_start_pending` is the largest log start that was accepted and isn't
@@ -36,7 +36,7 @@ class LogOffsets:
         """Fails on offsets out of order: that is our own bug, found before anyone is told them."""
         assert 0 <= self.log_start_offset <= self.high_watermark <= self.log_end_offset, self.describe()
         assert self.log_start_offset <= self.recovery_point <= self.log_end_offset, self.describe()
-        assert self.log_start_offset <= self.log_start_pending, self.describe()
+        assert self.log_start_offset <= self.log_start_pending <= self.log_end_offset, self.describe()
 
     def describe(self) -> str:
         """All offsets in one line, for messages."""

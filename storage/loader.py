@@ -1,0 +1,357 @@
+"""Opens a log: brings whatever a stop, a crash or a power cut left in its folder to a state that may be served.
+
+After a clean stop the last segment's header walk gives the log end. After any other stop everything from the recovery point on is checked
+batch by batch: the log ends before the first byte that isn't a whole, sound batch, and what follows is dropped, for it was never promised.
+What can be computed is computed again: indexes, leader epochs from the batches' headers, producer state.
+
+Every step can be cut off by a crash and begun again, with the same outcome: what must go is removed from the end of the log towards its
+start, before the cut that makes it superfluous.
+
+Guards: a log start is never lowered; what lies wholly below it is removed, and a log that ends below it begins anew, empty, at it.
+
+Sources: Kafka's LogLoader, LogSegment.recover, LogManager.loadLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Final
+
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, CheckpointError, decode_epochs
+from lowtide.storage.errors import storage_error
+from lowtide.storage.leader_epochs import LeaderEpochs
+from lowtide.storage.log import Log, LogConfig, LogParts
+from lowtide.storage.offsets import LogOffsets
+from lowtide.storage.producer_state import ProducerStateManager
+from lowtide.storage.recovery import check_segment
+from lowtide.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    offset_name,
+)
+from lowtide.storage.segment_files import SegmentCache
+from lowtide.storage.snapshots import ProducerSnapshots
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+_LOG_NAME: Final = re.compile(r"\d{20}\.log\Z")
+_NAMED_BY_OFFSET: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot))\Z")
+_SWAPPED: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex))\.swap\Z")
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What loading a log had to mend, for one line in the log."""
+
+    bytes_cut: int = 0
+    """Bytes behind the last sound batch of the segment that was cut."""
+    reason: str | None = None
+    """What was wrong with the first of them."""
+    segments_dropped: int = 0
+    segments_checked: int = 0
+    indexes_rebuilt: int = 0
+    epochs_rebuilt: bool = False
+    restarted_at_log_start: bool = False
+    removed_files: list[str] = field(default_factory=list)
+
+
+def create_log(
+    filesystem: FileSystem,
+    directory: str,
+    config: LogConfig,
+    *,
+    topic_partition: TopicPartition,
+    topic_id: TopicId,
+    now_ms: int,
+    log_start_offset: Offset = 0,
+    cache: SegmentCache | None = None,
+    producer_state: ProducerStateManager | None = None,
+) -> Log:
+    """Makes the folder of a new log, with one empty segment at `log_start_offset`. Nothing is synced: the first flush barrier does that.
+
+    The folder holds no segment yet. Errors: OSError.
+    """
+    filesystem.make_directories(directory)
+    preallocate_bytes = config.segment_bytes if config.preallocate else 0
+    segment = Segment.create(filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes)
+    parts = LogParts(
+        filesystem=filesystem,
+        directory=directory,
+        segments=[segment],
+        leader_epochs=LeaderEpochs(),
+        producer_state=producer_state or ProducerStateManager(),
+        snapshots=ProducerSnapshots(filesystem, directory),
+        cache=cache or SegmentCache(),
+    )
+    offsets = LogOffsets(
+        log_start_offset=log_start_offset, log_end_offset=log_start_offset, high_watermark=log_start_offset, recovery_point=log_start_offset
+    )
+    return Log(topic_partition, topic_id, config, parts, offsets)
+
+
+def load_log(
+    filesystem: FileSystem,
+    directory: str,
+    config: LogConfig,
+    *,
+    topic_partition: TopicPartition,
+    topic_id: TopicId,
+    recovery_point: Offset,
+    log_start_offset: Offset,
+    clean: bool,
+    now_ms: int,
+    high_watermark: Offset = 0,
+    cache: SegmentCache | None = None,
+    producer_state: ProducerStateManager | None = None,
+    report: LoadReport | None = None,
+) -> Log:
+    """Opens the log in `directory`, which exists.
+
+    `recovery_point` (0 if unknown), `high_watermark` (0 if unknown) and `log_start_offset` (0 without an entry) are what the log directory's
+    files say; `clean` says that the broker stopped cleanly after it had written them. `report` is filled in.
+    The log's recovery point is never above what was given, whatever was checked: checking reads the page cache, which proves nothing.
+    Errors: StorageError, when the disk fails.
+    """
+    loader = _Loader(filesystem, directory, config, now_ms, report if report is not None else LoadReport())
+    try:
+        loader.remove_leftovers()
+        segments = loader.open_segments(log_start_offset)
+        log_start_offset = max(log_start_offset, segments[0].base_offset if segments else 0)
+        log_end_offset = loader.find_log_end(recovery_point, log_start_offset, clean=clean)
+        parts = LogParts(
+            filesystem=filesystem,
+            directory=directory,
+            segments=loader.segments,
+            leader_epochs=loader.epochs,
+            producer_state=producer_state or ProducerStateManager(),
+            snapshots=loader.snapshots(log_end_offset),
+            cache=cache or SegmentCache(),
+        )
+        offsets = LogOffsets(
+            log_start_offset=log_start_offset, log_end_offset=log_end_offset, high_watermark=high_watermark, recovery_point=recovery_point
+        )
+        log = Log(topic_partition, topic_id, config, parts, offsets)
+        log.reload_producer_state(now_ms=now_ms)
+    except OSError as error:
+        raise storage_error(directory, error) from error
+    return log
+
+
+class _Loader:
+    """One folder being opened. Its methods are the steps, in order; each may be repeated after a crash."""
+
+    def __init__(self, filesystem: FileSystem, directory: str, config: LogConfig, now_ms: int, report: LoadReport) -> None:
+        self.filesystem = filesystem
+        self.directory = directory
+        self.config = config
+        self.now_ms = now_ms
+        self.report = report
+        self.names: set[str] = set(filesystem.listdir(directory))
+        self.segments: list[Segment] = []
+        self.epochs = LeaderEpochs()
+        self.epochs_known = False
+
+    def path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there."""
+        if name in self.names:
+            self.names.discard(name)
+            with contextlib.suppress(FileNotFoundError):
+                self.filesystem.unlink(self.path(name))
+
+    def remove_segment(self, segment: Segment) -> None:
+        """Removes a segment's files, the `.log` first: without it the others are orphans."""
+        for suffix in SEGMENT_SUFFIXES:
+            self.remove(offset_name(segment.base_offset) + suffix)
+
+    def remove_leftovers(self) -> None:
+        """Removes what a crash left half done, and finishes a swap of compacted segments. Source: Kafka's LogLoader.load."""
+        unfinished = [int(name[:20]) for name in self.names if name.endswith(CLEANED_SUFFIX) and name[:20].isdigit()]
+        for name in sorted(self.names):
+            if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)):
+                self.report.removed_files.append(name)
+                self.remove(name)
+        self._finish_swap(min(unfinished, default=None))
+        logs = {name[:20] for name in self.names if _LOG_NAME.match(name)}
+        for name in sorted(self.names):
+            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)) and name[:20] not in logs:
+                self.report.removed_files.append(name)
+                self.remove(name)
+
+    def _finish_swap(self, first_unfinished: Offset | None) -> None:
+        """Puts compacted segments in the place of those they were made from: `.swap` files are complete, unless some are `.cleaned` yet."""
+        swapped = sorted(name for name in self.names if _SWAPPED.match(name))
+        for name in [name for name in self.names if name.endswith(SWAP_SUFFIX) and not _SWAPPED.match(name)]:
+            self.remove(name)
+        if first_unfinished is not None:
+            for name in [name for name in swapped if int(name[:20]) >= first_unfinished]:
+                self.remove(name)
+                swapped.remove(name)
+        ends = []
+        for name in swapped:
+            if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+                segment = self._segment(int(name[:20]), self.filesystem.file_size(self.path(name)))
+                segment.path = self.path(name)
+                ends.append(segment.next_offset())
+        if ends:
+            first, end = int(swapped[0][:20]), max(ends)
+            for name in sorted(self.names, reverse=True):
+                named = _NAMED_BY_OFFSET.match(name)
+                if named and named[2] != SNAPSHOT_SUFFIX and first <= int(named[1]) < end:
+                    self.remove(name)
+        for name in swapped:
+            target = name.removesuffix(SWAP_SUFFIX)
+            self.filesystem.rename(self.path(name), self.path(target))
+            self.names.discard(name)
+            self.names.add(target)
+
+    def _segment(self, base_offset: Offset, size: int) -> Segment:
+        return Segment(self.filesystem, self.directory, base_offset, size=size, created_ms=self.now_ms)
+
+    def open_segments(self, log_start_offset: Offset) -> list[Segment]:
+        """The segments of the folder, without those that lie wholly below the log start: these are removed."""
+        bases = sorted(int(name[:20]) for name in self.names if _LOG_NAME.match(name))
+        passed = max(bisect_right(bases, log_start_offset) - 1, 0)
+        for base_offset in bases[:passed]:
+            self.remove_segment(self._segment(base_offset, 0))
+            self.report.segments_dropped += 1
+        for base_offset in bases[passed:]:
+            self.segments.append(self._segment(base_offset, self.filesystem.file_size(self.path(offset_name(base_offset) + LOG_SUFFIX))))
+        return self.segments
+
+    def find_log_end(self, recovery_point: Offset, log_start_offset: Offset, *, clean: bool) -> Offset:
+        """Checks what must be checked, opens the last segment for writing and returns the log end. The epochs fit it afterwards."""
+        self._read_epochs()
+        if clean:
+            self._rebuild_missing_indexes()
+        else:
+            self._check_from(recovery_point)
+        log_end_offset = -1
+        if self.segments:
+            self.segments[-1].open_for_writing()
+            log_end_offset = self.segments[-1].next_offset()
+        if log_end_offset < log_start_offset:
+            self._begin_anew(log_start_offset)
+            log_end_offset = log_start_offset
+        if not self.epochs_known:
+            self._rebuild_epochs()
+        self.epochs.truncate_from_end(log_end_offset)
+        self.epochs.truncate_from_start(log_start_offset)
+        return log_end_offset
+
+    def _read_epochs(self) -> None:
+        if LEADER_EPOCH_CHECKPOINT not in self.names:
+            return
+        path = self.path(LEADER_EPOCH_CHECKPOINT)
+        content = self.filesystem.read_bytes(path)
+        try:
+            self.epochs = LeaderEpochs(decode_epochs(content, path))
+        except CheckpointError:
+            return
+        # An empty file is what a power cut leaves of an unsynced one: it says nothing about the batches.
+        self.epochs_known = len(self.epochs) > 0
+
+    def _rebuild_epochs(self) -> None:
+        """Reads the leader epochs from all headers."""
+        self.epochs = LeaderEpochs()
+        for segment in self.segments:
+            for _, header in segment.batches(0):
+                if header.partition_leader_epoch > self.epochs.latest:
+                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+        self.report.epochs_rebuilt = len(self.epochs) > 0
+
+    def _has_indexes(self, segment: Segment) -> bool:
+        name = offset_name(segment.base_offset)
+        return name + INDEX_SUFFIX in self.names and name + TIME_INDEX_SUFFIX in self.names
+
+    def _rebuild_missing_indexes(self) -> None:
+        for segment in self.segments:
+            if segment.size and not self._has_indexes(segment):
+                segment.rebuild_indexes(self.config.index_interval_bytes)
+                segment.forget()
+                self.report.indexes_rebuilt += 1
+
+    def _check_from(self, recovery_point: Offset) -> None:
+        """Checks the segments that hold anything at or above the recovery point, and those without indexes; drops what isn't sound."""
+        bases = [segment.base_offset for segment in self.segments]
+        first = max(bisect_right(bases, recovery_point) - 1, 0)
+        number = 0
+        while number < len(self.segments):
+            segment = self.segments[number]
+            if number < first and (self._has_indexes(segment) or not segment.size):
+                number += 1
+                continue
+            is_last = number + 1 == len(self.segments)
+            checked = check_segment(segment, self.epochs, self.config.index_interval_bytes)
+            self.report.segments_checked += 1
+            gap = not is_last and not self._may_follow(checked.next_offset, self.segments[number + 1].base_offset, first <= number)
+            if checked.valid_bytes < segment.size or gap:
+                self._drop_after(number)
+                self._cut(segment, checked.valid_bytes, checked.reason or "a later segment doesn't continue here")
+            if number + 1 < len(self.segments):
+                segment.write_indexes()
+                segment.forget()
+            number += 1
+
+    def _may_follow(self, end_offset: Offset, next_base: Offset, after_recovery_point: bool) -> bool:
+        """Whether a segment that begins at `next_base` continues a log that ends at `end_offset`.
+
+        A gap comes from compaction, or from a power cut that lost the end of the segment before it.
+        """
+        if next_base < end_offset:
+            return False
+        return next_base == end_offset or "compact" in self.config.cleanup_policy or not after_recovery_point
+
+    def _drop_after(self, number: int) -> None:
+        for segment in reversed(self.segments[number + 1 :]):
+            self.remove_segment(segment)
+            self.report.segments_dropped += 1
+        del self.segments[number + 1 :]
+
+    def _cut(self, segment: Segment, valid_bytes: int, reason: str) -> None:
+        self.report.bytes_cut += segment.size - valid_bytes
+        self.report.reason = self.report.reason or reason
+        if valid_bytes < segment.size:
+            file = self.filesystem.open(segment.path, write=True)
+            file.truncate(valid_bytes)
+            file.close()
+            segment.forget_file()
+            segment.size = valid_bytes
+
+    def _begin_anew(self, log_start_offset: Offset) -> None:
+        """The log is empty, or ends below its start: it begins at its start, with nothing."""
+        if self.segments:
+            self.report.restarted_at_log_start = True
+        if self.segments and self.segments[-1].is_pinned:
+            self.segments[-1].unpin()
+        self._drop_after(-1)
+        preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
+        segment = Segment.create(
+            self.filesystem, self.directory, log_start_offset, now_ms=self.now_ms, preallocate_bytes=preallocate_bytes
+        )
+        self.segments = [segment]
+        self.epochs.clear()
+        self.epochs_known = True
+
+    def snapshots(self, log_end_offset: Offset) -> ProducerSnapshots:
+        """The producer snapshots that fit the log."""
+        offsets = [int(name[:20]) for name in self.names if name.endswith(SNAPSHOT_SUFFIX) and _NAMED_BY_OFFSET.match(name)]
+        snapshots = ProducerSnapshots(self.filesystem, self.directory, offsets)
+        snapshots.drop_above(log_end_offset)
+        snapshots.drop_except(segment.base_offset for segment in self.segments)
+        return snapshots

@@ -1,0 +1,593 @@
+"""One replica of a partition on disk: append, read, truncate, roll over, delete a prefix.
+
+Guards: offsets rise without gaps from the log start to the log end and each is given once; what was appended is either whole in the log or
+not at all; the order of the offsets (`storage/offsets.py`); a batch that straddles the log start is read whole and never lowers it; slices
+handed out stay good until the bytes under them are truncated.
+
+It is synchronous, has one caller at a time and never waits for the disk: what must be durable is handed out as barriers for a committer.
+It doesn't move the high watermark by itself, doesn't journal log starts, and doesn't delete files of segments below the log start.
+
+Source: Kafka's UnifiedLog and LocalLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from bisect import bisect_right
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import read_control_record
+from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import File, FileSystem
+from lowtide.storage.errors import storage_error
+from lowtide.storage.leader_epochs import LeaderEpochs
+from lowtide.storage.log_sync import LogSync
+from lowtide.storage.log_values import (
+    NOTHING_READ,
+    READ_OUT_OF_RANGE,
+    AppendedBatch,
+    FollowerAppend,
+    LogConfig,
+    LogRead,
+    Truncation,
+)
+from lowtide.storage.offsets import LogOffsets
+from lowtide.storage.producer_state import ACCEPTED, Accepted, Duplicate, ProducerStateManager
+from lowtide.storage.segment import CONTROL_BYTES_MAX, FileSlice, Segment, SliceToken
+from lowtide.storage.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.snapshots import ProducerSnapshots
+from lowtide.storage.stored_batches import StoredBatch, split_stored_batches
+from lowtide.storage.timestamps import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
+from lowtide.storage.validator import ValidatedBatch
+
+__all__ = [
+    "AppendedBatch",
+    "FileSlice",
+    "FollowerAppend",
+    "Log",
+    "LogConfig",
+    "LogParts",
+    "LogRead",
+    "RemovedSegment",
+    "SegmentCache",
+    "SliceToken",
+    "TimestampedOffset",
+    "Truncation",
+]
+
+_PREFIX: Final = Struct(">qii")
+"""What the leader sets in a batch: base offset, batch length, leader epoch. The CRC doesn't cover it."""
+
+_LENGTH_END: Final = 12
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class LogParts(msgspec.Struct):
+    """What a log is made of when it is opened."""
+
+    filesystem: FileSystem
+    directory: str
+    segments: list[Segment]
+    leader_epochs: LeaderEpochs
+    producer_state: ProducerStateManager
+    snapshots: ProducerSnapshots
+    cache: SegmentCache
+
+
+class Log(LogOffsets):
+    """One partition's log. Its offsets are attributes (see `LogOffsets`).
+
+    `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
+    `flush_wanted` says that a segment was rolled since the last flush barrier.
+    """
+
+    __slots__ = (
+        "_active",
+        "_bases",
+        "_cache",
+        "_filesystem",
+        "_removing",
+        "_segments",
+        "_snapshots",
+        "_sync",
+        "config",
+        "directory",
+        "disk_full",
+        "flush_wanted",
+        "leader_epochs",
+        "offline",
+        "producer_state",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, parts: LogParts, offsets: LogOffsets) -> None:
+        """A log over `parts`, of which the last segment is pinned for writing; `offsets` are taken over."""
+        super().__init__(
+            log_start_offset=offsets.log_start_offset,
+            log_end_offset=offsets.log_end_offset,
+            high_watermark=offsets.high_watermark,
+            recovery_point=offsets.recovery_point,
+        )
+        assert parts.segments
+        assert parts.segments[-1].is_pinned
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.directory = parts.directory
+        self.leader_epochs = parts.leader_epochs
+        self.producer_state = parts.producer_state
+        self.offline = False
+        self.disk_full = False
+        self.flush_wanted = False
+        self._filesystem = parts.filesystem
+        self._segments = parts.segments
+        self._bases = [segment.base_offset for segment in parts.segments]
+        self._active = parts.segments[-1]
+        self._snapshots = parts.snapshots
+        self._cache = parts.cache
+        self._removing: list[RemovedSegment] = []
+        self._sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs)
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic_partition}, {self.describe()})"
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first; the last one is written."""
+        return tuple(self._segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all `.log` files."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def unflushed_records(self) -> int:
+        """How many offsets aren't known to be on disk (`flush.messages`)."""
+        return self.log_end_offset - self.recovery_point
+
+    # Appending
+
+    def append_as_leader(self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int) -> AppendedBatch | ErrorCode:
+        """Gives the batch its offsets and writes it; it is readable at once, and committed when others say so.
+
+        Returns the offsets, those of the first time for a duplicate of an idempotent producer.
+        Errors: RECORD_LIST_TOO_LARGE for more than a segment holds; OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH and others of
+        the producer state; KAFKA_STORAGE_ERROR when the disk is full or the log offline. StorageError when the disk fails.
+        Does not promise: durability.
+        """
+        config, size = self.config, batch.size_bytes
+        if batch.producer_id >= 0:
+            known = self.producer_state.check(
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.record_count,
+                is_transactional=batch.is_transactional,
+            )
+            if known is not ACCEPTED:
+                return self._refused(known)
+        if size > config.segment_bytes:
+            return ErrorCode.RECORD_LIST_TOO_LARGE
+        base_offset = self.log_end_offset
+        last_offset = base_offset + batch.last_offset_delta
+        max_timestamp = batch.max_timestamp
+        if self.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        try:
+            segment = self._active
+            if segment.is_full_for(size, last_offset, max_timestamp, config, now_ms):
+                segment = self._roll(base_offset, now_ms)
+            position = segment.size
+            segment.write([_PREFIX.pack(base_offset, size - _LENGTH_END, leader_epoch), *batch.tail], size)
+        except OSError as error:
+            return self._on_write_failed(error)
+        self.disk_full = False
+        segment.note_batch(last_offset, position, size, max_timestamp, config.index_interval_bytes)
+        segment.remember_start(base_offset, position)
+        if leader_epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        if batch.producer_id >= 0:
+            self._remember_producer(batch, base_offset, now_ms)
+        self.move_log_end(last_offset + 1)
+        return AppendedBatch(base_offset, last_offset, max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1)
+
+    @staticmethod
+    def _refused(known: Accepted | Duplicate | ErrorCode) -> AppendedBatch | ErrorCode:
+        """The answer to a batch that isn't appended. A duplicate's is the first one's, with a time even under CreateTime."""
+        assert not isinstance(known, Accepted)
+        if isinstance(known, Duplicate):
+            return AppendedBatch(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
+        return known
+
+    def _remember_producer(self, batch: ValidatedBatch, base_offset: Offset, now_ms: int) -> None:
+        self.producer_state.update(
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            base_offset=base_offset,
+            record_count=batch.record_count,
+            max_timestamp=batch.max_timestamp,
+            now_ms=now_ms,
+            is_transactional=batch.is_transactional,
+        )
+
+    def _on_write_failed(self, error: OSError) -> ErrorCode:
+        """A write failed and was cut back. A full disk is an answer, anything else the end of this directory."""
+        if error.errno in _DISK_FULL:
+            self.disk_full = True
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self.offline = True
+        raise storage_error(self._active.path, error) from error
+
+    # Reading
+
+    def read(self, offset: Offset, max_bytes: int, *, end_offset: Offset, minimum_one_batch: bool = True) -> LogRead:
+        """Batches from the one that holds `offset` on, as a slice of at most `max_bytes` of one segment's file.
+
+        Nothing at or above `end_offset` (exclusive) is in it. The first batch is always whole, also when it is larger than `max_bytes`;
+        without `minimum_one_batch` there is then no slice. The last one may be cut anywhere (Kafka does that too), and the first one may
+        begin below `offset` and below the log start.
+        Errors: OFFSET_OUT_OF_RANGE in the result below the log start and above the log end. StorageError when the disk fails.
+        """
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            return READ_OUT_OF_RANGE
+        if offset >= end_offset or offset == self.log_end_offset:
+            return NOTHING_READ
+        segment = self._active
+        if offset < segment.base_offset:
+            return self._read_closed(offset, max_bytes, end_offset, minimum_one_batch)
+        return self._read_segment(segment, offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch) or NOTHING_READ
+
+    def _read_closed(self, offset: Offset, max_bytes: int, end_offset: Offset, minimum_one_batch: bool) -> LogRead:
+        """`read`, for an offset below the active segment. A segment that compaction emptied is passed over."""
+        segments, bases = self._segments, self._bases
+        for number in range(max(bisect_right(bases, offset) - 1, 0), len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= end_offset:
+                break
+            next_base = bases[number + 1] if number + 1 < len(bases) else self.log_end_offset
+            found = self._read_segment(segment, offset, max_bytes, end_offset, next_base, minimum_one_batch)
+            if segment is not self._active:
+                self._cache.touch(segment)
+            if found is not None:
+                return found
+        return NOTHING_READ
+
+    def _read_segment(
+        self, segment: Segment, offset: Offset, max_bytes: int, end_offset: Offset, segment_end: Offset, minimum_one_batch: bool
+    ) -> LogRead | None:
+        """`read` in one segment, which ends before the offset `segment_end`. None when it holds nothing from `offset` on."""
+        first_size = 0
+        position = segment.known_start(offset)
+        if position is None:
+            place = segment.find(offset)
+            if place is None:
+                return None
+            position, first_size = place.position, place.size
+            if place.base_offset == offset:
+                segment.remember_start(offset, position)
+        end = segment.size if end_offset >= segment_end else self._end_position(segment, end_offset)
+        size = end - position
+        if size <= 0:
+            return NOTHING_READ
+        if size > max_bytes:
+            if first_size == 0:
+                first_size = segment.size_at(position)
+            if first_size > max_bytes and not minimum_one_batch:
+                return NOTHING_READ
+            size = max_bytes if max_bytes > first_size else first_size
+        return LogRead(FileSlice(segment.file, position, size, segment.token))
+
+    @staticmethod
+    def _end_position(segment: Segment, end_offset: Offset) -> int:
+        """The byte place behind the last batch that lies wholly below `end_offset`."""
+        position = segment.known_start(end_offset)
+        if position is not None:
+            return position
+        place = segment.find(end_offset)
+        if place is None:
+            return segment.size
+        if place.base_offset == end_offset:
+            segment.remember_start(end_offset, place.position)
+        return place.position
+
+    def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
+        """How many bytes a reader at `offset` has before it up to `end_offset` (exclusive), counting no further than about `limit`.
+
+        Errors: StorageError.
+        """
+        if offset >= end_offset:
+            return 0
+        total = 0
+        bases = self._bases
+        for number in range(max(bisect_right(bases, offset) - 1, 0), len(bases)):
+            segment = self._segments[number]
+            if segment.base_offset >= end_offset or total >= limit:
+                break
+            start = self._end_position(segment, offset) if offset > segment.base_offset else 0
+            is_last = number + 1 == len(bases)
+            whole = end_offset >= (self.log_end_offset if is_last else bases[number + 1])
+            total += (segment.size if whole else self._end_position(segment, end_offset)) - start
+            if not is_last:
+                self._cache.touch(segment)
+        return total
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+        """The first record at or above the log start with at least that timestamp. Errors: StorageError."""
+        return offset_for_timestamp(self._segments, self._cache, timestamp_ms, self.log_start_offset)
+
+    def offset_of_max_timestamp(self) -> TimestampedOffset | None:
+        """The first record with the largest timestamp; it may lie below the log start, as in Kafka. Errors: StorageError."""
+        return offset_of_max_timestamp(self._segments, self._cache)
+
+    # Rolling over
+
+    def roll(self, now_ms: int) -> bool:
+        """Begins a new segment at the log end. Returns False when the one that is written is empty and begins there already.
+
+        Errors: StorageError, also for a full disk; the log is then as before.
+        """
+        before = self._active
+        try:
+            return self._roll(self.log_end_offset, now_ms) is not before
+        except OSError as error:
+            raise storage_error(before.path, error) from error
+
+    def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
+        """`roll`, with OSError as it comes. A crash in between leaves an empty last segment, or one without its index files."""
+        old = self._active
+        if not old.size and old.base_offset == base_offset:
+            return old
+        new = self._create_segment(base_offset, now_ms)
+        try:
+            written = old.write_indexes()
+            written.append(self._snapshots.take(base_offset, self.producer_state))
+            if self.config.preallocate:
+                old.file.truncate(old.size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(new.path)
+            raise
+        old.unpin()
+        self._cache.touch(old)
+        self._segments.append(new)
+        self._bases.append(base_offset)
+        self._active = new
+        self._sync.note_written(written)
+        self.flush_wanted = True
+        return new
+
+    def _create_segment(self, base_offset: Offset, now_ms: int) -> Segment:
+        self._removing = [removed for removed in self._removing if not removed.renamed]
+        # Renaming the old files later would take the new ones away.
+        for removed in self._removing:
+            if removed.base_offset == base_offset:
+                removed.mark_deleted(self._filesystem)
+        preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
+        return Segment.create(self._filesystem, self.directory, base_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes)
+
+    # Deleting a prefix
+
+    def advance_log_start(self, offset: Offset) -> list[RemovedSegment]:
+        """Makes `offset` the first readable one; it is durable in the journal already. A lower one changes nothing.
+
+        Returns the segments that lie wholly below it, never the one that is written: they are out of the log, and a worker is to rename
+        and later unlink their files (`mark_deleted`, `unlink_deleted`). Open slices of them stay good. The cost doesn't grow with their
+        number, but for the list.
+        An offset above what is still pending was overtaken by a truncation, and changes nothing either: nobody may delete by it what was
+        written since. (Whoever journals a rise calls `accept_log_start` first.)
+        """
+        if offset > self.log_start_pending or not self.raise_log_start(offset):
+            return []
+        self.leader_epochs.truncate_from_start(offset)
+        self.producer_state.on_log_start_offset_incremented(offset)
+        passed = bisect_right(self._bases, offset) - 1
+        if passed <= 0:
+            return []
+        removed = [RemovedSegment(self.directory, segment.base_offset, segment.size) for segment in self._segments[:passed]]
+        for segment in self._segments[:passed]:
+            self._cache.drop(segment)
+        del self._segments[:passed], self._bases[:passed]
+        self._snapshots.left_with_segments(self._bases[0])
+        self._removing = [before for before in self._removing if not before.renamed] + removed
+        return removed
+
+    def forget_removed_segments(self) -> None:
+        """The folder is about to be renamed: segments that weren't yet must not be looked for under its old name."""
+        for removed in self._removing:
+            removed.abandon()
+        self._removing.clear()
+
+    # Truncating
+
+    def truncate_to(self, offset: Offset, *, now_ms: int) -> Truncation:
+        """Removes what lies at or above `offset`, which becomes the log end; below the log start it becomes the log start, too.
+
+        Inside a batch the whole batch goes, and the log end falls to the batch's start, though not below the log start. Slices of
+        what goes, and of the segment that is cut, are dead. At or above the log end it only drops later leader epochs.
+        Errors: StorageError.
+        Does not promise: durability, before the barrier is done. Until then the checkpoint of recovery points, too, must be written anew
+        before anything above `offset` may count as on disk after a crash.
+        """
+        assert offset >= 0
+        if offset >= self.log_end_offset:
+            self.leader_epochs.truncate_from_end(offset)
+            return Truncation(None, [])
+        number = bisect_right(self._bases, offset) - 1
+        if number < 0:
+            return self.truncate_fully_and_start_at(offset, now_ms=now_ms)
+        removed = self._remove_from(number + 1)
+        segment = self._segments[number]
+        place = segment.find(offset)
+        self._activate(segment)
+        log_end_offset = offset
+        if place is not None and place.base_offset < offset and offset >= self.log_start_offset:
+            log_end_offset = max(place.base_offset, self.log_start_offset)
+        segment.cut(place)
+        self.cut(log_end_offset)
+        self._sync.on_truncated(log_end_offset)
+        self.leader_epochs.truncate_from_end(log_end_offset)
+        self._snapshots.drop_above(log_end_offset)
+        self.reload_producer_state(now_ms=now_ms)
+        return Truncation(self._sync.truncation_barrier(self._active.file), removed)
+
+    def truncate_fully_and_start_at(self, offset: Offset, *, log_start_offset: Offset | None = None, now_ms: int) -> Truncation:
+        """Empties the log: the next record gets `offset`, and the log start, if not given, is `offset`, too (KAFKA-9491).
+
+        Errors: StorageError. A crash in between leaves a prefix of the old log, or no segment at all.
+        """
+        removed = self._start_over(offset, now_ms)
+        self.restart(log_start_offset=offset if log_start_offset is None else log_start_offset, log_end_offset=offset)
+        self._sync.on_truncated(0)
+        self.leader_epochs.clear()
+        self.producer_state.reset()
+        return Truncation(self._sync.truncation_barrier(self._active.file), removed)
+
+    def _start_over(self, base_offset: Offset, now_ms: int) -> list[RemovedSegment]:
+        """Replaces all segments by an empty one, and drops all snapshots."""
+        removed = self._remove_from(0)
+        self._snapshots.drop_above(-1)
+        try:
+            self._active = self._create_segment(base_offset, now_ms)
+        except OSError as error:
+            self.offline = True
+            raise storage_error(self.directory, error) from error
+        self._segments, self._bases = [self._active], [base_offset]
+        return removed
+
+    def _remove_from(self, number: int) -> list[RemovedSegment]:
+        """Takes the segments from `number` on out of the log and renames their files, the last first: a crash leaves a prefix."""
+        removed = []
+        for segment in reversed(self._segments[number:]):
+            segment.token.valid = False
+            self._cache.drop(segment)
+            gone = RemovedSegment(self.directory, segment.base_offset, segment.size)
+            try:
+                gone.mark_deleted(self._filesystem)
+            except OSError as error:
+                self.offline = True
+                raise storage_error(segment.path, error) from error
+            removed.append(gone)
+        del self._segments[number:], self._bases[number:]
+        return removed
+
+    def _activate(self, segment: Segment) -> None:
+        """Makes a segment the one that is written."""
+        if not segment.is_pinned:
+            self._cache.drop(segment)
+            segment.open_for_writing()
+        self._active = segment
+
+    def reload_producer_state(self, *, now_ms: int) -> None:
+        """Brings the producer state to the log end: the newest snapshot, then the headers of the batches behind it. Errors: StorageError."""
+        state = self.producer_state
+        state.reset()
+        loaded = self._snapshots.load_newest(state, self.log_end_offset, now_ms=now_ms)
+        start = self._bases[0] if loaded is None else loaded
+        for number in range(max(bisect_right(self._bases, start) - 1, 0), len(self._segments)):
+            segment = self._segments[number]
+            place = segment.find(start) if segment.size else None
+            if place is not None:
+                for position, header in segment.batches(place.position):
+                    if header.producer_id >= 0:
+                        state.replay(header, now_ms=now_ms, control=segment.read_control(position, header))
+            if segment is not self._active:
+                self._cache.touch(segment)
+
+    # Following
+
+    def append_as_follower(self, records: memoryview, *, now_ms: int) -> FollowerAppend | ErrorCode:
+        """Takes over whole batches from a leader, offsets and epochs kept; what follows the last whole batch is ignored.
+
+        An empty log also takes a first batch that straddles its log start, which stays where it is (KAFKA-6975).
+        Errors: CORRUPT_MESSAGE for a batch with a wrong checksum, OFFSET_OUT_OF_RANGE for one that doesn't begin at or after the log
+        end; nothing is written then. KAFKA_STORAGE_ERROR for a full disk, where the batches before it are kept. StorageError.
+        """
+        batches = split_stored_batches(records)
+        if isinstance(batches, ErrorCode):
+            return batches
+        if not batches:
+            return FollowerAppend(-1, -1, 0, [])
+        if self.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        first, expected = batches[0].header, self.log_end_offset
+        straddles = first.base_offset < expected <= first.last_offset and self.log_start_offset == expected
+        if straddles:
+            expected = first.base_offset
+        for batch in batches:
+            if batch.header.base_offset < expected:
+                return ErrorCode.OFFSET_OUT_OF_RANGE
+            expected = batch.header.last_offset + 1
+        # Nothing readable is lost: all that the log has on disk lies below its start.
+        removed = self._start_over(first.base_offset, now_ms) if straddles else []
+        try:
+            for batch in batches:
+                self._append_stored(batch, now_ms)
+        except OSError as error:
+            return self._on_write_failed(error)
+        self.disk_full = False
+        return FollowerAppend(first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed)
+
+    def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
+        header, segment, size = batch.header, self._active, len(batch.content)
+        if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
+            segment = self._roll(max(header.base_offset, self.log_end_offset), now_ms)
+        position = segment.size
+        segment.write([batch.content], size)
+        segment.note_batch(header.last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes)
+        segment.remember_start(header.base_offset, position)
+        if header.partition_leader_epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(header.partition_leader_epoch, max(header.base_offset, self.log_start_offset))
+        if header.producer_id >= 0:
+            control = read_control_record(batch.content, max_bytes=CONTROL_BYTES_MAX) if header.is_control else None
+            self.producer_state.replay(header, now_ms=now_ms, control=control)
+        self.move_log_end(header.last_offset + 1)
+
+    # Making it durable
+
+    def flush_barrier(self) -> Barrier | None:
+        """What makes everything in the log durable; None when it is already.
+
+        Once it is done, the caller calls `on_flushed` with the log end offset at the time of this call. Errors: StorageError.
+        """
+        if self.recovery_point == self.log_end_offset and self._sync.is_clean:
+            return None
+        self.flush_wanted = False
+        first = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
+        return self._sync.flush_barrier((segment.file for segment in self._segments[first:]), self.log_end_offset)
+
+    def on_flushed(self, offset: Offset) -> bool:
+        """The barrier that was made when the log end was `offset` is done. Returns whether the recovery point rose.
+
+        What was truncated meanwhile, even if it grew again, doesn't count as flushed.
+        """
+        return self.raise_recovery_point(self._sync.on_flushed(offset))
+
+    def close(self) -> Barrier | None:
+        """Writes indexes and producer state for a clean stop; returns what must be durable before the stop counts as clean.
+
+        The log isn't used any more, except for `on_flushed` and `files_to_close`. Errors: StorageError.
+        """
+        active = self._active
+        try:
+            if active.changed and active.size:
+                self._sync.note_written(active.write_indexes())
+                if self.config.preallocate:
+                    active.file.truncate(active.size)
+            if self.log_end_offset > self._bases[0] and self.log_end_offset not in self._snapshots.offsets:
+                self._sync.note_written([self._snapshots.take(self.log_end_offset, self.producer_state)])
+        except OSError as error:
+            raise storage_error(active.path, error) from error
+        return self.flush_barrier()
+
+    def files_to_close(self) -> list[File]:
+        """The files that are open, for the moment when nobody reads any more."""
+        return [segment.file for segment in self._segments if segment.is_open]

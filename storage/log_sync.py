@@ -1,0 +1,121 @@
+"""What of one log isn't known to be on disk yet, and the barriers that bring it there.
+
+Guards the recovery point: it rises only over bytes that a barrier covered after they were written. A truncation between a barrier and its
+answer lowers what that answer proves, for the same offsets may have been written anew.
+
+Source: Kafka's UnifiedLog.flush; KAFKA-16541 for why the epoch file is synced before it is renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from lowtide.protocol.types import Offset
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import File, FileSystem
+from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, TEMPORARY_SUFFIX, encode_epochs, parent_directory
+from lowtide.storage.errors import storage_error
+from lowtide.storage.leader_epochs import LeaderEpochs
+
+
+class _Flush(msgspec.Struct, gc=False):
+    """A barrier under way, made when the log end was `offset`; once done, everything below `durable_to` is on disk."""
+
+    offset: Offset
+    durable_to: Offset
+
+
+class LogSync:
+    """The unsynced state of one log, but for the `.log` files themselves."""
+
+    __slots__ = ("_directory", "_epochs", "_filesystem", "_flushes", "_names_changed", "_paths", "_stagings")
+
+    def __init__(self, filesystem: FileSystem, directory: str, epochs: LeaderEpochs) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._epochs = epochs
+        self._flushes: deque[_Flush] = deque()
+        self._names_changed = True
+        self._paths: list[str] = []
+        self._stagings = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing but `.log` files may be unsynced."""
+        return not self._paths and not self._epochs.dirty
+
+    def note_written(self, paths: Iterable[str]) -> None:
+        """Files were made or written anew, or a segment began; the next barrier covers them."""
+        self._paths += paths
+        self._names_changed = True
+
+    def on_truncated(self, end_offset: Offset) -> None:
+        """The log was cut to the exclusive end `end_offset`."""
+        for flush in self._flushes:
+            flush.durable_to = min(flush.durable_to, end_offset)
+
+    def flush_barrier(self, log_files: Iterable[File], log_end_offset: Offset) -> Barrier:
+        """What makes `log_files`, which hold all up to `log_end_offset`, and everything beside them durable. Errors: StorageError."""
+        barrier = self._barrier(log_files)
+        self._flushes.append(_Flush(log_end_offset, log_end_offset))
+        return barrier
+
+    def truncation_barrier(self, log_file: File) -> Barrier:
+        """What makes a truncation durable. Errors: StorageError."""
+        self._names_changed = True
+        return self._barrier([log_file])
+
+    def on_flushed(self, offset: Offset) -> Offset:
+        """The flush barrier made at the log end `offset` is done. Returns the exclusive end of what is now on disk, -1 if unknown."""
+        while self._flushes:
+            flush = self._flushes.popleft()
+            if flush.offset == offset:
+                return flush.durable_to
+        return -1
+
+    def _barrier(self, log_files: Iterable[File]) -> Barrier:
+        files = [*log_files, *self._open_written()]
+        staged = self._stage_epochs()
+        directories: tuple[str, ...] = ()
+        if self._names_changed:
+            directories = (self._directory, parent_directory(self._directory))
+        elif staged.renames:
+            directories = (self._directory,)
+        self._names_changed = False
+        return Barrier(files=(*files, *staged.files), renames=staged.renames, directories=directories)
+
+    def _open_written(self) -> list[File]:
+        files = []
+        for path in self._paths:
+            # What is gone with its segment needs no sync.
+            with contextlib.suppress(FileNotFoundError):
+                files.append(self._open(path))
+        self._paths = []
+        return files
+
+    def _open(self, path: str) -> File:
+        try:
+            return self._filesystem.open(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+    def _stage_epochs(self) -> Barrier:
+        """Writes the leader epochs, if they changed, beside their file. Each staging has a name of its own: several may be under way."""
+        if not self._epochs.dirty:
+            return Barrier()
+        path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
+        self._stagings += 1
+        temporary = f"{path}.{self._stagings}{TEMPORARY_SUFFIX}"
+        try:
+            self._filesystem.write_bytes(temporary, encode_epochs(self._epochs.entries()))
+            file = self._filesystem.open(temporary)
+        except OSError as error:
+            raise storage_error(temporary, error) from error
+        self._epochs.dirty = False
+        return Barrier(files=(file,), renames=((temporary, path),))

@@ -1,0 +1,90 @@
+"""The `.snapshot` files of a log: the producer state at an offset, so that a start needn't replay the whole log.
+
+A snapshot named by offset x holds what all records below x left behind. One is taken at each roll, named by the new segment, which it
+leaves the log with, and one at a clean stop. A damaged one is dropped and the next older one used; without any, the log is replayed.
+
+Source: Kafka's ProducerStateManager; the content is `storage/producer_state.py`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+
+from lowtide.protocol.types import Offset
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.errors import storage_error
+from lowtide.storage.producer_state import CorruptSnapshotError, ProducerStateManager
+from lowtide.storage.segment import SNAPSHOT_SUFFIX, offset_name
+
+
+class ProducerSnapshots:
+    """The snapshots of one log, by offset."""
+
+    __slots__ = ("_directory", "_filesystem", "_offsets")
+
+    def __init__(self, filesystem: FileSystem, directory: str, offsets: Iterable[Offset] = ()) -> None:
+        """`offsets` are those that have a file."""
+        self._filesystem = filesystem
+        self._directory = directory
+        self._offsets = sorted(offsets)
+
+    @property
+    def offsets(self) -> tuple[Offset, ...]:
+        """The offsets that have a snapshot, rising."""
+        return tuple(self._offsets)
+
+    def path(self, offset: Offset) -> str:
+        """The file of the snapshot at `offset`."""
+        return f"{self._directory}/{offset_name(offset)}{SNAPSHOT_SUFFIX}"
+
+    def take(self, offset: Offset, state: ProducerStateManager) -> str:
+        """Writes the state of all records below `offset`; returns the file's path. Errors: OSError."""
+        path = self.path(offset)
+        self._filesystem.write_bytes(path, state.encode_snapshot())
+        if offset not in self._offsets:
+            insort(self._offsets, offset)
+        return path
+
+    def load_newest(self, state: ProducerStateManager, end_offset: Offset, *, now_ms: int) -> Offset | None:
+        """Loads the newest good snapshot at or below `end_offset` into `state`; returns its offset, or None without one.
+
+        Damaged ones are removed. Errors: StorageError.
+        """
+        for offset in reversed(self._offsets[: bisect_right(self._offsets, end_offset)]):
+            path = self.path(offset)
+            try:
+                state.load_snapshot(self._filesystem.read_bytes(path), now_ms=now_ms)
+            except (CorruptSnapshotError, FileNotFoundError):
+                self._remove(offset)
+            except OSError as error:
+                raise storage_error(path, error) from error
+            else:
+                return offset
+        return None
+
+    def drop_above(self, end_offset: Offset) -> None:
+        """Removes the snapshots above the exclusive log end `end_offset`: they know records that are gone. Errors: StorageError."""
+        for offset in self._offsets[bisect_right(self._offsets, end_offset) :]:
+            self._remove(offset)
+
+    def drop_except(self, kept: Iterable[Offset]) -> None:
+        """Removes all but the newest and those at the offsets `kept`. Errors: StorageError."""
+        keep = {*kept, *self._offsets[-1:]}
+        for offset in self.offsets:
+            if offset not in keep:
+                self._remove(offset)
+
+    def left_with_segments(self, base_offset: Offset) -> None:
+        """The segments below the one at `base_offset` are gone or going, and take their snapshots along."""
+        del self._offsets[: bisect_left(self._offsets, base_offset)]
+
+    def _remove(self, offset: Offset) -> None:
+        self._offsets.remove(offset)
+        path = self.path(offset)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.unlink(path)
+        except OSError as error:
+            raise storage_error(path, error) from error
