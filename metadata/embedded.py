@@ -1,0 +1,226 @@
+"""The metadata store of a machine without etcd: one SQLite file in the first log directory, on a thread of its own.
+
+SQLite because torn writes, checksums, compaction and atomic changes of many keys are done there, and a commit costs one fdatasync.
+The file is opened in WAL mode with `synchronous=FULL`: what was answered survives a power cut. The event loop keeps all keys in memory
+(`local`), so SQLite is read once, when it is opened, and then only written.
+
+Format, `user_version` 1:
+
+| table | columns |
+|---|---|
+| `keys` | `key` (primary), `value`, `create_revision`, `modify_revision`, `lease` |
+| `state` | one row: `revision`, `boots` (how often the file was opened; begins every lease id) |
+
+The past isn't stored: a process that begins reads everything, and watches from there. Leases aren't stored either. They end with the
+process, and the next one deletes their keys in one revision while it opens, so a broker that was killed needs not wait for itself.
+
+Guards: one owner (a lock beside the file), mode 0600 (it will hold credentials), a newer format is refused.
+Does not do: several processes; for those there is etcd. Source: SQLite's documentation of WAL and of `PRAGMA synchronous`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from lowtide.metadata.engine import Engine
+from lowtide.metadata.local import LocalStore, WriteFailedError
+from lowtide.metadata.store import KeyValue, MetadataStoreError
+from lowtide.runtime.worker import ThreadWorker
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from lowtide.metadata.store import Batch
+    from lowtide.runtime.clock import Clock
+    from lowtide.runtime.filesystem import FileSystem, Lock
+
+T = TypeVar("T")
+
+METADATA_FILE: Final = "lowtide-metadata.sqlite"
+LOCK_SUFFIX: Final = ".lock"
+FILE_MODE: Final = 0o600
+
+FORMAT_VERSION: Final = 1
+APPLICATION_ID: Final = 0x4C6F7764
+"""Tells SQLite's own tools, and `file`, whose database this is: "Lowd"."""
+
+BUSY_TIMEOUT_S: Final = 5.0
+"""How long a write waits for somebody who looks into the file with SQLite's shell."""
+
+_SCHEMA: Final = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE keys (
+    key BLOB PRIMARY KEY, value BLOB NOT NULL, create_revision INTEGER NOT NULL, modify_revision INTEGER NOT NULL, lease INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), revision INTEGER NOT NULL, boots INTEGER NOT NULL);
+INSERT INTO state VALUES (1, 0, 0);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT_VERSION};
+COMMIT;
+"""
+
+
+class MetadataFileError(MetadataStoreError):
+    """The metadata file can't be used: damaged, of a newer Lowtide, or not ours. Names the file."""
+
+
+class EmbeddedStore(LocalStore):
+    """A `MetadataStore` on SQLite. Made by `open`."""
+
+    @classmethod
+    async def open(cls, path: str, *, filesystem: FileSystem, clock: Clock) -> EmbeddedStore:
+        """Open the file, or make it, and end the leases of the earlier life, in one commit.
+
+        Errors: AlreadyLockedError when another broker has it open, MetadataFileError, OSError.
+        """
+        loop = asyncio.get_running_loop()
+        lock = filesystem.lock(path + LOCK_SUFFIX)
+        worker = ThreadWorker(loop, threads=1, name="metadata")
+        try:
+            if not filesystem.exists(path):
+                # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it too.
+                filesystem.replace_file(path, b"", mode=FILE_MODE)
+            database = _Database(path)
+            engine = await _done_by(worker, loop, database.open)
+        except BaseException:
+            worker.close()
+            lock.release()
+            raise
+        return cls(engine=engine, journal=_SqliteJournal(database, worker, lock), clock=clock, loop=loop)
+
+
+class _SqliteJournal:
+    """Hands batches to the thread."""
+
+    def __init__(self, database: _Database, worker: ThreadWorker, lock: Lock) -> None:
+        self._database = database
+        self._worker = worker
+        self._lock = lock
+
+    def write(self, batches: Sequence[Batch], on_done: Callable[[WriteFailedError | None], None]) -> None:
+        def on_outcome(outcome: WriteFailedError | BaseException | None) -> None:
+            if outcome is not None and not isinstance(outcome, WriteFailedError):
+                outcome = WriteFailedError(repr(outcome), applied=None)
+            on_done(outcome)
+
+        self._worker.submit(lambda: self._database.write(batches), on_outcome)
+
+    def close(self, on_closed: Callable[[], None]) -> None:
+        def on_outcome(_: BaseException | None) -> None:
+            self._worker.close()
+            self._lock.release()
+            on_closed()
+
+        self._worker.submit(self._database.close, on_outcome)
+
+
+class _Database:
+    """The connection. All of it runs on the thread that opened it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self) -> Engine:
+        """Open or make the file. Returns its state, with the leased keys of the earlier life gone. Errors: MetadataFileError."""
+        import sqlite3  # noqa: PLC0415 - 4 ms, and only a broker without etcd needs it.
+
+        connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        try:
+            self._prepare(connection)
+            self._connection = connection
+            return self._begin_life(connection)
+        except (sqlite3.Error, WriteFailedError) as error:
+            connection.close()
+            message = f"metadata file {self._path}: {error}"
+            raise MetadataFileError(message) from error
+        except MetadataFileError:
+            connection.close()
+            raise
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if version > FORMAT_VERSION:
+            message = f"metadata file {self._path} has format {version}; this Lowtide reads up to {FORMAT_VERSION}"
+            raise MetadataFileError(message)
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and application != APPLICATION_ID:
+            message = f"metadata file {self._path} is a database of some other program"
+            raise MetadataFileError(message)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        if not tables:
+            connection.executescript(_SCHEMA)
+
+    def _begin_life(self, connection: sqlite3.Connection) -> Engine:
+        revision, boots = connection.execute("SELECT revision, boots FROM state").fetchone()
+        rows = connection.execute("SELECT key, value, create_revision, modify_revision, lease FROM keys")
+        engine = Engine(boot=boots + 1, revision=revision, keys=[KeyValue(*row) for row in rows])
+        staged = engine.stage()
+        engine.stage_orphans(staged)
+        failure = self.write(staged.batches, boots=boots + 1)
+        if failure is not None:
+            raise failure
+        engine.commit(staged)
+        return engine
+
+    def write(self, batches: Sequence[Batch], *, boots: int | None = None) -> WriteFailedError | None:
+        """Commit `batches`, and the count of lives if it is given. Returns what went wrong."""
+        import sqlite3  # noqa: PLC0415 - see `open`.
+
+        connection = self._connection
+        assert connection is not None, f"{self._path} is closed"
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for batch in batches:
+                _write_batch(connection, batch)
+            if batches:
+                connection.execute("UPDATE state SET revision = ?", (batches[-1].revision,))
+            if boots is not None:
+                connection.execute("UPDATE state SET boots = ?", (boots,))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            # A full disk, or somebody in SQLite's shell who keeps the lock: the roll-back below leaves everything as it was.
+            harmless = error.sqlite_errorcode in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY}
+            try:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                harmless = False
+            return WriteFailedError(f"{self._path}: {error}", applied=False if harmless else None)
+        return None
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and let it go."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _write_batch(connection: sqlite3.Connection, batch: Batch) -> None:
+    puts = [(e.key, e.value, e.create_revision, e.modify_revision, e.lease) for e in batch.events if e.value is not None]
+    deletions = [(event.key,) for event in batch.events if event.value is None]
+    # A batch writes a key once, so the order among the keys doesn't matter.
+    if deletions:
+        connection.executemany("DELETE FROM keys WHERE key = ?", deletions)
+    if puts:
+        connection.executemany("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, ?)", puts)
+
+
+async def _done_by(worker: ThreadWorker, loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> T:
+    """Wait for `work` on the worker's thread. Errors: whatever it raises."""
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def on_done(outcome: T | BaseException) -> None:
+        if answer.done():
+            return
+        if isinstance(outcome, BaseException):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+    worker.submit(work, on_done)
+    return await answer
