@@ -138,7 +138,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Stop everything that belongs to the node."""
         self.trace(f"{node.name} killed{' silently' if silently else ''}")
         for handle in [*self._ready, *self._scheduled]:
-            if handle._context.get(_CURRENT_NODE) is node:  # noqa: SLF001 - there is no public way to a handle's context
+            if _node_of_handle(handle) is node:
                 handle.cancel()
         self.network.on_node_killed(node, silently=silently)
 
@@ -157,7 +157,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if isinstance(error, SimulatedCrashError):
             return
         handle = context.get("handle")
-        node = None if handle is None else handle._context.get(_CURRENT_NODE)  # noqa: SLF001 - as above
+        node = None if handle is None else _node_of_handle(handle)
         if node is None or node.is_alive:
             self._unhandled.append(error if error is not None else RuntimeError(context["message"]))
 
@@ -181,7 +181,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 raise SimulatedDeadlockError(f"callbacks call each other for ever; tasks: {self._pending_names()}")
             return
         self._passes_count = 0
-        self._now_s = max(self._now_s, self._scheduled[0]._when)  # noqa: SLF001 - timeout_s is capped, and a float's breadth off
+        self._now_s = max(self._now_s, self._scheduled[0].when())  # timeout_s is capped, and a float's breadth off
         if self._now_s > self._time_limit_s:
             raise SimulatedDeadlockError(f"not done after {self._time_limit_s} s; these wait: {self._pending_names()}")
 
@@ -244,7 +244,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         super().close()
         for task in self._tasks:
-            task._log_destroy_pending = False  # noqa: SLF001 - as asyncio.gather does
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio.gather does
             # A `finally` that awaits makes the coroutine refuse the first time.
             for _ in range(COROUTINE_CLOSES_MAX):
                 with suppress(BaseException):
@@ -256,7 +256,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._failed.clear()
 
     def _cancel_if_dead(self, handle: asyncio.Handle) -> None:
-        node = handle._context.get(_CURRENT_NODE)  # noqa: SLF001 - as above
+        node = _node_of_handle(handle)
         if node is not None and not node.is_alive:
             handle.cancel()
 
@@ -280,14 +280,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         unsupported({**options, "start_serving=False": not start_serving})
         return self.network.listen(protocol_factory, host, port or 0, copy_context())
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Callable[[], ProtocolT], host: str | None = None, port: int | None = None, **options: Any
     ) -> tuple[SimulatedTransport, ProtocolT]:
         unsupported(options)
         assert host is not None
         assert port is not None
-        transport, protocol = await self.network.connect(protocol_factory, host, port, copy_context())
-        return transport, protocol  # type: ignore[return-value]
+        return await self.network.connect(protocol_factory, host, port, copy_context())
+
+
+def _node_of_handle(handle: asyncio.Handle) -> SimulatedNode | None:
+    # There is no public way to a handle's context, and the type checker has not heard of it.
+    context: Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
+    return context.get(_CURRENT_NODE)
 
 
 class _VirtualSelector:

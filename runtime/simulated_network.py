@@ -16,13 +16,15 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_transport import Address, Direction, Segment, SimulatedTransport
 
 if TYPE_CHECKING:
     from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
+
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 ANY_HOST: Final = "*"
 LOCAL_HOST: Final = "localhost"
@@ -191,8 +193,8 @@ class SimulatedNetwork:
         return server
 
     async def connect(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, context: Context
-    ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
+        self, factory: Callable[[], ProtocolT], host: str, port: int, context: Context
+    ) -> tuple[SimulatedTransport, ProtocolT]:
         """Connect from the current node, with the delays, refusals and patience of TCP."""
         own_host = self.loop.current_host()
         address = (own_host if host in OWN_NAMES else host, port)
