@@ -20,7 +20,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from lowtide.protocol.primitives import Blob, CountedArray, Entity, TaggedFields, Text, fixed_format, size_min
-from lowtide.protocol.source_writer import SourceWriter, element_of
+from lowtide.protocol.source_writer import SMALL_ARRAY, SourceWriter, element_of
 
 if TYPE_CHECKING:
     from lowtide.protocol.primitives import AnyConstruct
@@ -38,9 +38,8 @@ class DecoderSource:
     def _function(self, entity: Entity, label: str) -> None:
         writer = self.writer
         writer.line(0, "def decode(buf, p, end):")
+        self._take_view(_has_view(entity))
         writer.line(1, "try:")
-        if _has_view(entity):
-            writer.line(2, "view = memoryview(buf)")
         value = self._read(entity, 2, entity.make.__name__)
         writer.line(1, "except (StructError, IndexError, UnicodeDecodeError) as error:")
         writer.line(2, f"raise ProtocolError(f'{label}: {{error}}') from error")
@@ -50,6 +49,16 @@ class DecoderSource:
         writer.end_function()
         while self._functions:
             self._tags_function(*self._functions.pop())
+
+    def _take_view(self, has_view: bool) -> None:
+        """From here on `buf` is bytes or a bytearray, whose slices can be decoded as text, and `view` shows the same bytes."""
+        self.writer.line(1, "if buf.__class__ is memoryview:")
+        if has_view:
+            self.writer.line(2, "view = buf")
+        self.writer.line(2, "buf = spanned(buf)")
+        if has_view:
+            self.writer.line(1, "else:")
+            self.writer.line(2, "view = memoryview(buf)")
 
     # ------------------------------------------------------------ fields of fixed width
     def _flush(self, depth: int) -> None:
@@ -168,11 +177,14 @@ class DecoderSource:
     def _plain_array(self, form: str, depth: int, count: str, base: int, value: str) -> None:
         """Numbers or uuids: one unpack of all of them."""
         writer = self.writer
-        writer.line(depth, "else:")
         size = struct.calcsize(f">{form}")
-        writer.line(depth + 1, f"e = p + ({count} - {base}) * {size}")
-        unpack = writer.struct_method(form, "iter_unpack")
-        writer.line(depth + 1, f"{value} = [x for x, in {unpack}(buf[p:e])]")
+        number = f"{count} - {base}" if base else count
+        writer.line(depth, "else:")
+        writer.line(depth + 1, f"e = p + ({number}) * {size}")
+        writer.line(depth + 1, f"if {count} <= {base + SMALL_ARRAY}:")
+        writer.line(depth + 2, f"{value} = list({writer.struct_methods(form, 'unpack_from')}[{number}](buf, p))")
+        writer.line(depth + 1, "else:")
+        writer.line(depth + 2, f"{value} = [x for x, in {writer.struct_method(form, 'iter_unpack')}(buf[p:e])]")
         writer.line(depth + 1, "p = e")
 
     def _fixed_array(self, entity: Entity, form: str, depth: int, names: tuple[str, int, str, str]) -> None:
@@ -256,8 +268,7 @@ class DecoderSource:
         writer = self.writer
         writer.line(0, f"def {function}(buf, p, n, frame_end):")
         writer.line(1, "if n > 127: n, p = continue_varint(buf, p, n)")
-        if any(_has_view(field.content) for field in tags.fields.values()):
-            writer.line(1, "view = memoryview(buf)")
+        assert not any(_has_view(field.content) for field in tags.fields.values()), "records in a tagged field"
         writer.line(1, "tags = {}")
         writer.line(1, "while n:")
         writer.line(2, "n -= 1")
@@ -277,7 +288,7 @@ class DecoderSource:
 
 
 def _has_view(content: AnyConstruct) -> bool:
-    """Whether records are anywhere within, tagged fields aside."""
+    """Whether records are anywhere within; they are never in tagged fields."""
     if isinstance(content, CountedArray):
         return _has_view(content.element)
     if isinstance(content, Entity):

@@ -24,7 +24,7 @@ from lowtide.protocol.primitives import (
     Text,
     fixed_format,
 )
-from lowtide.protocol.source_writer import SourceWriter, element_of
+from lowtide.protocol.source_writer import SMALL_ARRAY, SourceWriter, element_of
 
 _ZERO = ""
 """Stands in a run for padding: a zero byte that takes no argument."""
@@ -148,8 +148,11 @@ class EncoderSource:
         entity, form = element_of(array)
         item = writer.fresh("x")
         if form is not None and entity is None:
-            pack = writer.struct_method(form, "pack")
-            writer.line(depth, f"if {value}: out += [{pack}({item}) for {item} in {value}]")
+            count = writer.fresh("n")
+            writer.line(depth, f"{count} = len({value})")
+            writer.line(depth, f"if {count} <= {SMALL_ARRAY}:")
+            writer.line(depth + 1, f"if {count}: w({writer.struct_methods(form, 'pack')}[{count}](*{value}))")
+            writer.line(depth, f"else: out += [{writer.struct_method(form, 'pack')}({item}) for {item} in {value}]")
         elif form is not None and entity is not None and not (entity.tags and entity.tags.fields):
             fields = ", ".join(f"{item}.{name}" for name, _ in entity.fields)
             pack = writer.struct_method(form + ("x" if entity.tags else ""), "pack")

@@ -60,7 +60,7 @@ def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int,
             message = f"a client id of {length} bytes, but only {end - text_start} remain"
             raise ProtocolError(message)
         try:
-            client_id = buffer[text_start:position].decode()
+            client_id = str(buffer[text_start:position], "utf-8")
         except UnicodeDecodeError as error:
             message = f"a client id that is not UTF-8: {error}"
             raise ProtocolError(message) from error

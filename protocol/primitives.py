@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 else:
     AnyConstruct = construct.Construct
 
-Buffer: TypeAlias = bytes | bytearray
-"""What is decoded. Not a memoryview: text is taken from it with `buffer[start:end].decode()`."""
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""What is decoded. A memoryview should span the whole of its bytes or bytearray: of a part, all but the records is copied first."""
 
 STRING_BYTES_MAX = 32_767
 """Most UTF-8 bytes of a string: what an int16 can count; Kafka applies it to compact strings too."""
@@ -53,6 +53,14 @@ class SizedRecords(Protocol):
 
 RecordsLike: TypeAlias = bytes | bytearray | memoryview | SizedRecords
 """A decoded message holds a memoryview into the frame; to be encoded it may be anything of known size."""
+
+
+def spanned(view: memoryview) -> bytes | bytearray:
+    """The object that `view` shows, for one can take text from that and cannot from a view; a copy when it shows only a part."""
+    target = view.obj
+    if isinstance(target, bytes | bytearray) and len(target) == view.nbytes and view.c_contiguous:
+        return target
+    return bytes(view)
 
 
 # ---------------------------------------------------------------- unsigned varints

@@ -12,6 +12,9 @@ from lowtide.protocol import primitives
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.primitives import CountedArray, Entity, fixed_format
 
+SMALL_ARRAY = 8
+"""Arrays of numbers with at most so many items are read and written by a prepared Struct: mostly they are replica lists."""
+
 
 class SourceWriter:
     """Collects the source of one generated module."""
@@ -28,6 +31,7 @@ class SourceWriter:
             "continue_string_length": primitives.continue_string_length,
             "read_varint": primitives.read_varint,
             "skip_tags": primitives.skip_tags,
+            "spanned": primitives.spanned,
             "refuse_count": primitives.refuse_count,
             "refuse_size": primitives.refuse_size,
         }
@@ -53,6 +57,12 @@ class SourceWriter:
         """The name of a method (`pack`, `unpack_from`, `iter_unpack`) of the big-endian Struct of `form`."""
         name = f"{method}_{form.replace('?', 't')}"
         self.names.setdefault(name, getattr(struct.Struct(f">{form}"), method))
+        return name
+
+    def struct_methods(self, form: str, method: str) -> str:
+        """The name of a tuple of such methods: for none, one, two, ... up to `SMALL_ARRAY` items of `form`."""
+        name = f"{method}s_{form}"
+        self.names.setdefault(name, tuple(getattr(struct.Struct(f">{form * count}"), method) for count in range(SMALL_ARRAY + 1)))
         return name
 
     def refer(self, prefix: str, target: object) -> str:
