@@ -52,6 +52,8 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     leader_epoch: int
     partition_epoch: int
     modify_revision: Revision
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
     @property
     def has_leader(self) -> bool:
@@ -351,4 +353,6 @@ def _partition(key: bytes, value: bytes, change: KeyValue | Event) -> PartitionI
         record.leader_epoch,
         record.partition_epoch,
         change.modify_revision,
+        record.adding,
+        record.removing,
     )

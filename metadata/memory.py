@@ -147,7 +147,10 @@ class MemoryClient:
         self.transactions = 0
 
     def fail_next(self, how: str, *, after: int = 0) -> None:
-        """Let a transaction fail, once `after` others went through: "unavailable" (not sent), "lost" (sent, never applied), "unanswered" (applied)."""
+        """Let a transaction fail, once `after` others went through.
+
+        `how`: "unavailable" (not sent), "lost" (sent, never applied), "unanswered" (applied).
+        """
         assert how in {"unavailable", "lost", "unanswered"}, how
         self._script.append((how, self.transactions + after))
 

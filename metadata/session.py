@@ -19,30 +19,31 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.changes import FENCES, ChangePlan, Step
+from lowtide.metadata.changes import FENCES
+from lowtide.metadata.errors import DuplicateBrokerError, FencedError, InconsistentClusterError, NotControllerError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage, difference
 from lowtide.metadata.records import BrokerRecord, ControllerRecord, Listener, encode
 from lowtide.metadata.store import (
     ABSENT,
     NO_LEASE,
     AmbiguousError,
-    Compare,
     CompactedError,
-    Delete,
+    Compare,
     Get,
     LeaseGoneError,
     LeaseId,
     MetadataStore,
     Put,
     Revision,
-    TransactionResult,
     UnavailableError,
 )
+from lowtide.metadata.writer import FencedWriter, Retry
 from lowtide.protocol.types import topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from lowtide.metadata.changes import ChangePlan
     from lowtide.protocol.types import BrokerEpoch, BrokerId
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
@@ -51,41 +52,9 @@ if TYPE_CHECKING:
     ImageListener = Callable[[MetadataImage, MetadataImage, ImageDelta], None]
     Reconcile = Callable[[MetadataImage], ChangePlan]
 
-PRODUCER_ID_BLOCK: Final = 1000
-"""Producer ids granted to a broker at once. Source: Kafka's `ProducerIdsBlock`."""
-
 FENCE_PART: Final = 0.8
 """The part of the lease's time after which a broker that could not renew takes itself for fenced. The store counts from when it
 received the renewal, the broker from when it sent it, so with clocks of about the same rate the broker always stops first."""
-
-FIRST_RETRY_MS: Final = 50
-LAST_RETRY_MS: Final = 1000
-"""Waits between attempts to reach the store double from the first to the last."""
-
-
-class SessionError(Exception):
-    """The session can't do this now, or any more."""
-
-
-class FencedError(SessionError):
-    """This broker's registration is not the one in force: another epoch, or none. It must not act as a replica or leader."""
-
-
-class NotControllerError(SessionError):
-    """This broker is not the controller, or not any more."""
-
-
-class ConflictError(SessionError):
-    """A key that the change relies on was changed by somebody else. Decide anew on a newer image."""
-
-
-class DuplicateBrokerError(SessionError):
-    """Another broker with this id is alive."""
-
-
-class InconsistentClusterError(SessionError):
-    """The store belongs to another cluster than the log directories, or to an earlier state of this one."""
-
 
 class SessionSettings(msgspec.Struct, frozen=True):
     """How a session behaves. `registration_timeout_ms`: how long it waits for a predecessor's lease to end."""
@@ -126,6 +95,7 @@ class MetadataSession:
         self._settings = settings or SessionSettings()
         self._prefix = self._settings.prefix
         self._reconcile = reconcile
+        self._writer = FencedWriter(store, clock, self._settings.prefix, self._settings.ambiguous_timeout_ms)
         self._registration = BrokerRegistration(())
         self._incarnation = ""
         self._lease: LeaseId = NO_LEASE
@@ -216,10 +186,11 @@ class MetadataSession:
         AmbiguousError: the store could not be asked in time what became of it.
         """
         fences = self._fences(needs_controller=plan.needs_controller)
-        revision = self.image.revision
-        for step in plan.steps:
-            revision = await self._commit_step(step, fences)
-        return revision
+        return await self._writer.write(plan.steps, fences, self.image.revision)
+
+    async def allocate_producer_ids(self) -> range:
+        """Take a block of producer ids that nobody had before. Errors: FencedError, UnavailableError."""
+        return await self._writer.allocate_producer_ids(self._fences(needs_controller=False))
 
     async def wait_for(self, revision: Revision) -> None:
         """Return when the image shows `revision`, one that changed a key under the prefix. Errors: SessionError when the session closes."""
@@ -229,22 +200,6 @@ class MetadataSession:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((revision, waiter))
             await waiter
-
-    async def allocate_producer_ids(self) -> range:
-        """Take a block of producer ids that nobody had before. Errors: FencedError, UnavailableError."""
-        key = self._prefix + keys.NEXT_PRODUCER_ID
-        while True:
-            current = await self._store.get(key)
-            first = 0 if current is None else int(current.value)
-            unchanged = Compare(key, "modify", "==", ABSENT if current is None else current.modify_revision)
-            fences = self._fences(needs_controller=False)
-            with suppress(AmbiguousError):  # Then the block may be taken, by nobody: ids are not scarce.
-                result = await self._store.transact(
-                    [unchanged, *fences], [Put(key, b"%d" % (first + PRODUCER_ID_BLOCK))], _fence_reads(fences)
-                )
-                if result.succeeded:
-                    return range(first, first + PRODUCER_ID_BLOCK)
-                self._raise_if_fenced(fences, result)
 
     def _fences(self, *, needs_controller: bool) -> list[Compare]:
         if self.broker_epoch == 0:
@@ -258,56 +213,6 @@ class MetadataSession:
             fences.append(Compare(self._prefix + keys.CONTROLLER, "create", "==", self.image.controller_revision))
         assert len(fences) <= FENCES
         return fences
-
-    async def _commit_step(self, step: Step, fences: list[Compare]) -> Revision:
-        """One transaction. A lost answer is looked up, and the step made again if it had no effect; its comparisons allow that."""
-        compares = [Compare(self._prefix + c.key, c.field, c.operator, c.argument) for c in step.compares] + fences
-        operations = [
-            Put(self._prefix + o.key, o.value, o.lease) if type(o) is Put else Delete(self._prefix + o.key) for o in step.operations
-        ]
-        seen_before = self.image.revision
-        give_up_ms = self._clock.monotonic_ms() + self._settings.ambiguous_timeout_ms
-        retry = _Retry()
-        ambiguous = False
-        while True:
-            try:
-                if ambiguous and (revision := await self._effect_of(operations[0], seen_before)) is not None:
-                    return revision
-                result = await self._store.transact(compares, operations, _fence_reads(fences))
-            except (AmbiguousError, UnavailableError) as error:
-                ambiguous = ambiguous or isinstance(error, AmbiguousError)
-                if not ambiguous:
-                    raise
-                if self._clock.monotonic_ms() >= give_up_ms:
-                    message = f"what became of a change of {operations[0].key!r} is unknown: {error}"
-                    raise AmbiguousError(message) from error
-                await retry.wait()
-                continue
-            if result.succeeded:
-                return result.revision
-            if ambiguous and (revision := await self._effect_of(operations[0], seen_before)) is not None:
-                return revision
-            self._raise_if_fenced(fences, result)
-            message = f"{operations[0].key!r}, or a key that its change relies on, was changed by somebody else"
-            raise ConflictError(message)
-
-    async def _effect_of(self, operation: Put | Delete, seen_before: Revision) -> Revision | None:
-        """The revision under which the store shows what `operation` writes, or None if it doesn't. For a deletion, any revision is one."""
-        pair = await self._store.get(operation.key)
-        if type(operation) is Put:
-            applied = pair is not None and pair.value == operation.value and pair.modify_revision > seen_before
-            return pair.modify_revision if pair is not None and applied else None
-        return self.image.revision if pair is None else None
-
-    def _raise_if_fenced(self, fences: list[Compare], result: TransactionResult) -> None:
-        for fence, pair in zip(fences, result.gets, strict=True):
-            if pair is not None and pair.create_revision == fence.argument:
-                continue
-            if fence.key.endswith(keys.CONTROLLER):
-                message = f"broker {self.broker_id} is no longer the controller"
-                raise NotControllerError(message)
-            message = f"the registration of broker {self.broker_id} with epoch {fence.argument} is no longer in force"
-            raise FencedError(message)
 
     async def _claim_cluster_id(self, wanted: str) -> str:
         key = self._prefix + keys.CLUSTER_ID
@@ -331,7 +236,7 @@ class MetadataSession:
         record = encode(BrokerRecord(self._incarnation, self._registration.listeners, self._registration.rack))
         sent_ms = self._clock.monotonic_ms()
         lease = await self._store.lease_grant(self._settings.time_to_live_ms)
-        retry = _Retry()
+        retry = Retry()
         while True:
             with suppress(AmbiguousError):
                 result = await self._store.transact([Compare(key, "create", "==", ABSENT)], [Put(key, record, lease)], [Get(key)])
@@ -362,7 +267,7 @@ class MetadataSession:
             with suppress(LeaseGoneError):
                 await self._renew_until_lost()
             self.broker_epoch, self._alive_until_ms = 0, 0
-            retry = _Retry()
+            retry = Retry()
             while self.broker_epoch == 0:
                 try:
                     await self._register(self._clock.monotonic_ms() + self._settings.registration_timeout_ms)
@@ -372,7 +277,7 @@ class MetadataSession:
 
     async def _renew_until_lost(self) -> None:
         """Returns when the image shows that our registration is gone. Errors: LeaseGoneError."""
-        retry = _Retry()
+        retry = Retry()
         wait_ms = self._settings.keep_alive_ms
         while not await _is_set_within(self._lost, wait_ms):
             sent_ms = self._clock.monotonic_ms()
@@ -382,7 +287,7 @@ class MetadataSession:
                 wait_ms = min(retry.next_ms(), self._settings.keep_alive_ms)
             else:
                 self._renewed(sent_ms)
-                retry, wait_ms = _Retry(), self._settings.keep_alive_ms
+                retry, wait_ms = Retry(), self._settings.keep_alive_ms
 
     # Image
 
@@ -402,12 +307,12 @@ class MetadataSession:
 
     async def _follow_watch(self) -> None:
         """Apply every batch; after a gap read everything again, and tell the difference."""
-        retry = _Retry()
+        retry = Retry()
         while True:
             try:
                 async with aclosing(self._store.watch(self._prefix, self.image.revision + 1)) as batches:
                     async for batch in batches:
-                        retry = _Retry()
+                        retry = Retry()
                         self._show(*self.image.apply(batch, prefix=self._prefix))
             except CompactedError:
                 with suppress(UnavailableError):
@@ -453,13 +358,13 @@ class MetadataSession:
 
     async def _control(self) -> None:
         """Whenever brokers or the controller change: become controller if nobody is, and do its work."""
-        retry = _Retry()
+        retry = Retry()
         while True:
             await self._controller_work.wait()
             self._controller_work.clear()
             try:
                 await self._do_controller_work()
-                retry = _Retry()
+                retry = Retry()
             except (SessionError, UnavailableError, AmbiguousError, LeaseGoneError):
                 self._controller_work.set()  # Compares the whole image with what should be, so it may just be done again.
                 await retry.wait()
@@ -493,27 +398,6 @@ class MetadataSession:
             await self.wait_for(result.revision)
         elif result.gets[0] is not None:
             await self.wait_for(result.gets[0].create_revision)
-
-
-class _Retry:
-    """Growing waits."""
-
-    __slots__ = ("_next_ms",)
-
-    def __init__(self) -> None:
-        self._next_ms = FIRST_RETRY_MS
-
-    def next_ms(self) -> int:
-        wait_ms, self._next_ms = self._next_ms, min(2 * self._next_ms, LAST_RETRY_MS)
-        return wait_ms
-
-    async def wait(self) -> None:
-        await asyncio.sleep(self.next_ms() / 1000)
-
-
-def _fence_reads(fences: list[Compare]) -> list[Get]:
-    """Reads that tell, after a transaction failed, whether a fence was the reason."""
-    return [Get(fence.key) for fence in fences]
 
 
 async def _is_set_within(event: asyncio.Event, wait_ms: int) -> bool:

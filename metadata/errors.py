@@ -1,0 +1,27 @@
+"""What may go wrong with a broker's session; see `session`. What may go wrong with the store itself is in `store`."""
+
+from __future__ import annotations
+
+
+class SessionError(Exception):
+    """The session can't do this now, or any more."""
+
+
+class FencedError(SessionError):
+    """This broker's registration is not the one in force: another epoch, or none. It must not act as a replica or leader."""
+
+
+class NotControllerError(SessionError):
+    """This broker is not the controller, or not any more."""
+
+
+class ConflictError(SessionError):
+    """A key that the change relies on was changed by somebody else. Decide anew on a newer image."""
+
+
+class DuplicateBrokerError(SessionError):
+    """Another broker with this id is alive."""
+
+
+class InconsistentClusterError(SessionError):
+    """The store belongs to another cluster than the log directories, or to an earlier state of this one."""

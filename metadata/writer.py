@@ -1,0 +1,147 @@
+"""Fenced writes: every transaction of a broker compares its registration, and an answer that was lost is looked up.
+
+A transaction whose answer did not come may have been made, may not have been, or may still be made. It is never sent again on the
+hope that it was not: first its effect is looked for, and what is sent again conflicts if the first attempt arrives late.
+
+Guards: a broker that was given up, or a controller that was deposed, writes nothing. Source: Jepsen's report on jetcd, whose client
+executed transactions twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from lowtide.metadata import keys
+from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError
+from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Delete, Get, Put, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lowtide.metadata.changes import Step
+    from lowtide.metadata.store import MetadataStore, Revision, TransactionResult
+    from lowtide.runtime.clock import Clock
+
+PRODUCER_ID_BLOCK: Final = 1000
+"""Producer ids granted to a broker at once. Source: Kafka's `ProducerIdsBlock`."""
+
+PRODUCER_ID_ATTEMPTS: Final = 20
+"""Attempts for one block. Each that fails means that another broker got one, or that an answer was lost."""
+
+FIRST_RETRY_MS: Final = 50
+LAST_RETRY_MS: Final = 1000
+"""Waits between attempts to reach the store double from the first to the last."""
+
+
+class Retry:
+    """Growing waits."""
+
+    __slots__ = ("_next_ms",)
+
+    def __init__(self) -> None:
+        """Begin with the shortest wait."""
+        self._next_ms = FIRST_RETRY_MS
+
+    def next_ms(self) -> int:
+        """How long to wait now."""
+        wait_ms, self._next_ms = self._next_ms, min(2 * self._next_ms, LAST_RETRY_MS)
+        return wait_ms
+
+    async def wait(self) -> None:
+        """Wait that long."""
+        await asyncio.sleep(self.next_ms() / 1000)
+
+
+class FencedWriter:
+    """Makes changes on behalf of one broker. `fences` are the comparisons that every transaction gets besides its own."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, prefix: bytes, ambiguous_timeout_ms: int) -> None:
+        """Write under `prefix`; look for the effect of an unanswered transaction for this long."""
+        self._store = store
+        self._clock = clock
+        self._prefix = prefix
+        self._ambiguous_timeout_ms = ambiguous_timeout_ms
+
+    async def write(self, steps: Sequence[Step], fences: Sequence[Compare], seen: Revision) -> Revision:
+        """Make the steps in order. `seen`: the revision on which they were decided. Returns the revision of the last.
+
+        Errors: FencedError, NotControllerError, ConflictError, UnavailableError: this step was not made, those before it were.
+        AmbiguousError: the store could not be asked in time what became of it.
+        """
+        revision = seen
+        for step in steps:
+            revision = await self._write_step(step, fences, revision)
+        return revision
+
+    async def allocate_producer_ids(self, fences: Sequence[Compare]) -> range:
+        """Take a block of producer ids that nobody had before. Errors: FencedError, UnavailableError (also after many conflicts)."""
+        key = self._prefix + keys.NEXT_PRODUCER_ID
+        for _ in range(PRODUCER_ID_ATTEMPTS):
+            current = await self._store.get(key)
+            first = 0 if current is None else int(current.value)
+            unchanged = Compare(key, "modify", "==", ABSENT if current is None else current.modify_revision)
+            with suppress(AmbiguousError):  # Then the block may be taken, by nobody: ids are not scarce.
+                result = await self._store.transact(
+                    [unchanged, *fences], [Put(key, b"%d" % (first + PRODUCER_ID_BLOCK))], _fence_reads(fences)
+                )
+                if result.succeeded:
+                    return range(first, first + PRODUCER_ID_BLOCK)
+                self._raise_if_fenced(fences, result)
+        message = f"no block of producer ids in {PRODUCER_ID_ATTEMPTS} attempts"
+        raise UnavailableError(message)
+
+    async def _write_step(self, step: Step, fences: Sequence[Compare], seen: Revision) -> Revision:
+        """One transaction. A lost answer is looked up, and the step made again if it had no effect; its comparisons allow that."""
+        compares = [Compare(self._prefix + c.key, c.field, c.operator, c.argument) for c in step.compares]
+        operations = [
+            Put(self._prefix + o.key, o.value, o.lease) if type(o) is Put else Delete(self._prefix + o.key) for o in step.operations
+        ]
+        give_up_ms = self._clock.monotonic_ms() + self._ambiguous_timeout_ms
+        retry = Retry()
+        ambiguous = False
+        while True:
+            try:
+                if ambiguous and (revision := await self._effect_of(operations[0], seen)) is not None:
+                    return revision
+                result = await self._store.transact([*compares, *fences], operations, _fence_reads(fences))
+            except (AmbiguousError, UnavailableError) as error:
+                ambiguous = ambiguous or isinstance(error, AmbiguousError)
+                if not ambiguous:
+                    raise
+                if self._clock.monotonic_ms() >= give_up_ms:
+                    message = f"what became of a change of {operations[0].key!r} is unknown: {error}"
+                    raise AmbiguousError(message) from error
+                await retry.wait()
+                continue
+            if result.succeeded:
+                return result.revision
+            if ambiguous and (revision := await self._effect_of(operations[0], seen)) is not None:
+                return revision
+            self._raise_if_fenced(fences, result)
+            message = f"{operations[0].key!r}, or a key that its change relies on, was changed by somebody else"
+            raise ConflictError(message)
+
+    async def _effect_of(self, operation: Put | Delete, seen: Revision) -> Revision | None:
+        """The revision under which the store shows what `operation` writes, or None if it doesn't; for a deletion `seen`."""
+        pair = await self._store.get(operation.key)
+        if type(operation) is Put:
+            applied = pair is not None and pair.value == operation.value and pair.modify_revision > seen
+            return pair.modify_revision if pair is not None and applied else None
+        return seen if pair is None else None
+
+    def _raise_if_fenced(self, fences: Sequence[Compare], result: TransactionResult) -> None:
+        for fence, pair in zip(fences, result.gets, strict=True):
+            if pair is not None and pair.create_revision == fence.argument:
+                continue
+            if fence.key.endswith(keys.CONTROLLER):
+                message = "this broker is no longer the controller"
+                raise NotControllerError(message)
+            message = f"the registration {fence.key!r} with epoch {fence.argument} is no longer in force"
+            raise FencedError(message)
+
+
+def _fence_reads(fences: Sequence[Compare]) -> list[Get]:
+    """Reads that tell, after a transaction failed, whether a fence was the reason."""
+    return [Get(fence.key) for fence in fences]
