@@ -83,15 +83,18 @@ class OffsetIndex:
         found = bisect_right(self._offsets, offset - self.base_offset)
         return self._positions[found - 1] if found else 0
 
-    def entry_at_or_before(self, offset: Offset) -> tuple[Offset, FilePosition] | None:
-        """The entry that `lookup` uses: its last offset and its byte place."""
-        found = bisect_right(self._offsets, offset - self.base_offset)
-        return (self.base_offset + self._offsets[found - 1], self._positions[found - 1]) if found else None
+    def around(self, offset: Offset) -> tuple[Offset, FilePosition, FilePosition]:
+        """The last entry that ends at or before `offset`, and the byte place of the one after it.
 
-    def position_at_or_before(self, position: FilePosition) -> FilePosition:
-        """The largest known batch start at or before a byte place."""
-        found = bisect_right(self._positions, position)
-        return self._positions[found - 1] if found else 0
+        Returns (last offset, byte place, next byte place): below the first entry the first two are the base offset minus one and 0; behind
+        the last entry the third is -1.
+        """
+        relative = offset - self.base_offset
+        found = bisect_right(self._offsets, relative)
+        after = self._positions[found] if found < len(self._positions) else -1
+        if found == 0:
+            return self.base_offset - 1, 0, after
+        return self.base_offset + self._offsets[found - 1], self._positions[found - 1], after
 
     def truncate(self, end_offset: Offset) -> None:
         """Drops the entries of batches that end at or after `end_offset` (exclusive end of what stays)."""

@@ -123,6 +123,8 @@ def load_log(
     `recovery_point` (0 if unknown), `high_watermark` (0 if unknown) and `log_start_offset` (0 without an entry) are what the log directory's
     files say; `clean` says that the broker stopped cleanly after it had written them. `report` is filled in.
     The log's recovery point is never above what was given, whatever was checked: checking reads the page cache, which proves nothing.
+    After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo what was mended, and a truncation that the
+    crash had overtaken.
     Errors: StorageError, when the disk fails.
     """
     loader = _Loader(filesystem, directory, config, now_ms, report if report is not None else LoadReport())
@@ -145,6 +147,7 @@ def load_log(
         )
         log = Log(topic_partition, topic_id, config, parts, offsets)
         log.reload_producer_state(now_ms=now_ms)
+        log.flush_wanted = not clean
     except OSError as error:
         raise storage_error(directory, error) from error
     return log

@@ -84,7 +84,7 @@ class Log(LogOffsets):
     """One partition's log. Its offsets are attributes (see `LogOffsets`).
 
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
-    `flush_wanted` says that a segment was rolled since the last flush barrier.
+    `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was mended after an unclean stop.
     """
 
     __slots__ = (
@@ -558,7 +558,7 @@ class Log(LogOffsets):
 
         Once it is done, the caller calls `on_flushed` with the log end offset at the time of this call. Errors: StorageError.
         """
-        if self.recovery_point == self.log_end_offset and self._sync.is_clean:
+        if self.recovery_point == self.log_end_offset and self._sync.is_clean and not self.flush_wanted:
             return None
         self.flush_wanted = False
         first = max(bisect_right(self._bases, self.recovery_point) - 1, 0)

@@ -47,6 +47,8 @@ CONTROL_BYTES_MAX: Final = 1 << 16
 _SCAN_BYTES: Final = 4096
 """Read at once when looking for a batch: about what lies between two index entries."""
 _WALK_BYTES: Final = 1 << 16
+_DENSE_BYTES: Final = 2 * _SCAN_BYTES
+"""Index entries further apart than this stand for large batches, with no others between them."""
 _KNOWN_STARTS: Final = 32
 """Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than that."""
 
@@ -397,34 +399,50 @@ class Segment:
 
     def find(self, offset: Offset) -> BatchPlace | None:
         """The first batch that ends at or after `offset`, or None when all end before. Errors: StorageError."""
-        entry = self.indexes[0].entry_at_or_before(offset)
-        if entry is None:
-            return self._scan(offset, 0)
-        limit, position = entry
+        indexes = self._indexes or self.indexes
+        before, position, after = indexes[0].around(offset)
+        if after - position > _DENSE_BYTES or position == 0 < after:
+            # Batches are large here, so each has its entry: the one after `offset` is likely to hold it.
+            place = self._place_at(after)
+            if place is not None and place.base_offset <= offset <= place.last_offset:
+                return place
         try:
-            return self._scan(offset, position, first_base_at_most=limit)
+            return self._scan(offset, position, before)
         except DamagedSegmentError:
             # The entry names a place where no batch begins: the index is damaged, or else the segment, which the scan will tell.
             self.rebuild_indexes(_SCAN_BYTES)
-            return self._scan(offset, self.indexes[0].lookup(offset))
+            return self._scan(offset, self.indexes[0].lookup(offset), None)
 
-    def _scan(self, offset: Offset, position: FilePosition, *, first_base_at_most: Offset | None = None) -> BatchPlace | None:
+    def _place_at(self, position: FilePosition) -> BatchPlace | None:
+        """The batch that an index entry says begins at `position`; None if none does."""
+        head = self._read(self._file or self.file, _PLACE.size, position)
+        if len(head) < _PLACE.size:
+            return None
+        base_offset, length, delta = _PLACE.unpack(head)
+        size = length + _LENGTH_END
+        if size < RECORD_BATCH_OVERHEAD or position + size > self.size or base_offset < self.base_offset or delta < 0:
+            return None
+        return BatchPlace(base_offset, base_offset + delta, position, size)
+
+    def _scan(self, offset: Offset, position: FilePosition, entry_offset: Offset | None) -> BatchPlace | None:
+        """`find` from byte `position` on, where an index says that the batch begins that holds `entry_offset` (None: no index says)."""
         file, size = self.file, self.size
+        unpack, place_bytes = _PLACE.unpack_from, _PLACE.size
         while position < size:
             chunk = self._read(file, min(_SCAN_BYTES, size - position), position)
-            at, limit = 0, len(chunk) - _PLACE.size
+            at, limit = 0, len(chunk) - place_bytes
             while at <= limit:
-                base_offset, length, delta = _PLACE.unpack_from(chunk, at)
+                base_offset, length, delta = unpack(chunk, at)
                 batch_size = length + _LENGTH_END
                 if (
                     batch_size < RECORD_BATCH_OVERHEAD
                     or position + at + batch_size > size
                     or base_offset < self.base_offset
                     or delta < 0
-                    or (first_base_at_most is not None and base_offset > first_base_at_most)
+                    or (entry_offset is not None and position and base_offset > entry_offset)
                 ):
                     raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}")
-                first_base_at_most = None
+                entry_offset = None
                 if base_offset + delta >= offset:
                     return BatchPlace(base_offset, base_offset + delta, position + at, batch_size)
                 at += batch_size
