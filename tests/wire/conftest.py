@@ -1,0 +1,106 @@
+"""Random messages, made from the construct tree of a message so that a field added to a declaration is tested at once."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from lowtide.protocol.api_keys import API
+from lowtide.protocol.primitives import Blob, CountedArray, Entity, Text, fixed_format
+from lowtide.protocol.schema import wire_form
+
+if TYPE_CHECKING:
+    from lowtide.protocol.primitives import AnyConstruct
+    from lowtide.protocol.schema import ApiMessage
+
+_RANGES = {"b": 7, "h": 15, "i": 31, "q": 63}
+_SIZES = (0, 1, 2, 7, 7, 20, 125, 126, 127, 128, 300)
+_LETTERS = "ab-_.é日\U0001f30a"
+_COUNTS = (0, 1, 1, 2, 3)
+_ERROR_CODES = range(-1, 120)
+
+
+class Case(NamedTuple):
+    """A message class at one version."""
+
+    api_key: int
+    message: type[ApiMessage]
+    version: int
+
+
+CASES = [
+    Case(int(spec.key), message, version)
+    for spec in API.values()
+    for message in (spec.request, spec.response)
+    for version in range(message.VERSIONS.low, message.VERSIONS.high + 1)
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with the argument `case` runs for every message and version."""
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", CASES, ids=[f"{case.message.__name__}-v{case.version}" for case in CASES])
+
+
+class RandomMessages:
+    """Makes messages with what is awkward on purpose: nulls, empty and long strings, counts of one and of many, extreme numbers.
+
+    With `is_tame` the values are only such as have a meaning: known error codes, times that a calendar has.
+    """
+
+    def __init__(self, seed: str, *, is_tame: bool = False) -> None:
+        self._random = random.Random(seed)
+        self._is_tame = is_tame
+
+    def message(self, case: Case) -> Any:
+        """A message of this class, whose fields that the version lacks have their defaults."""
+        return self._entity(wire_form(case.message, case.version), depth=0)
+
+    def _entity(self, entity: Entity, depth: int) -> Any:
+        values = {name: self._value(content, name, depth) for name, content in entity.fields}
+        for field in entity.tags.fields.values() if entity.tags else ():
+            if self._random.random() < 0.4:
+                values[field.name] = self._value(field.content, field.name, depth)
+        return entity.make(**values)
+
+    def _value(self, content: AnyConstruct, name: str, depth: int) -> Any:
+        rng = self._random
+        if isinstance(content, Entity):
+            return self._entity(content, depth)
+        if isinstance(content, Text | Blob | CountedArray):
+            if content.nullable and rng.random() < 0.2:
+                return None
+            if isinstance(content, CountedArray):
+                count = rng.choice(_COUNTS) if depth or rng.random() < 0.9 else 140
+                return [self._value(content.element, name, depth + 1) for _ in range(count)]
+            size = rng.choice(_SIZES)
+            return "".join(rng.choices(_LETTERS, k=size)) if isinstance(content, Text) else rng.randbytes(size)
+        return self._number(fixed_format(content), name)
+
+    def _number(self, form: str | None, name: str) -> int | bool | bytes:
+        rng = self._random
+        if form == "16s":
+            return rng.randbytes(16)
+        if form == "?":
+            return rng.random() < 0.5
+        assert form is not None
+        if self._is_tame and name.endswith("_ms"):
+            return rng.randrange(1_000_000)
+        if self._is_tame and name.endswith("error_code"):
+            return rng.choice(_ERROR_CODES)
+        limit = 1 << _RANGES[form]
+        return rng.choice((0, -1, 1, limit - 1, -limit, rng.randrange(-limit, limit)))
+
+
+@pytest.fixture
+def random_messages(request: pytest.FixtureRequest) -> RandomMessages:
+    """Random messages, the same ones in each run of the same test."""
+    return RandomMessages(request.node.nodeid)
+
+
+@pytest.fixture
+def tame_messages(request: pytest.FixtureRequest) -> RandomMessages:
+    """As `random_messages`, with values that have a meaning."""
+    return RandomMessages(request.node.nodeid, is_tame=True)

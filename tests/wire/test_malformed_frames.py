@@ -1,0 +1,202 @@
+"""What isn't exactly a message is refused, and refusing it costs no more memory than the frame itself."""
+
+from __future__ import annotations
+
+import contextlib
+import tracemalloc
+
+import pytest
+
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from lowtide.protocol.messages.metadata import MetadataRequest
+from lowtide.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+OVER_LONG = (b"\x7f\xff\xff\xff", b"\x7f\xff", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\x7f", b"\xff\x7f")
+"""The largest counts: of an array or bytes, of a string, and as varints of five, four and two bytes."""
+
+ALLOWANCE_BYTES = 24 * 1024
+"""For an exception with its traceback and text; and what a decoded message takes above its frame, see the test."""
+
+
+def test_every_truncation_is_refused(case, random_messages) -> None:
+    """A frame cut anywhere is refused, also when what was cut off still stands in the buffer behind `end`."""
+    codec = codec_for(case.message, case.version)
+    frame = codec.encode(random_messages.message(case))
+    for end in range(0, len(frame), 1 + len(frame) // 300):
+        with pytest.raises(ProtocolError):
+            codec.decode(frame[:end], 0, end)
+        with pytest.raises(ProtocolError):
+            codec.decode(frame, 0, end)
+
+
+def test_trailing_bytes_are_refused(case, random_messages) -> None:
+    """A byte too many means that the two sides don't agree about the message."""
+    codec = codec_for(case.message, case.version)
+    for _ in range(3):
+        frame = codec.encode(random_messages.message(case))
+        for tail in (b"\x00", b"\x01", bytes(40)):
+            with pytest.raises(ProtocolError):
+                codec.decode(frame + tail, 0, len(frame) + len(tail))
+
+
+def test_over_long_counts_cost_nothing(case, random_messages) -> None:
+    """A huge count in any place of a frame is refused, or read as part of a number, without memory for what it promises."""
+    codec = codec_for(case.message, case.version)
+    frame = codec.encode(random_messages.message(case))[:200]
+    budget = ALLOWANCE_BYTES + 60 * len(frame)
+    tracemalloc.start()
+    try:
+        for position in range(len(frame)):
+            for count in OVER_LONG:
+                wrong = frame[:position] + count + frame[position + len(count) :]
+                tracemalloc.reset_peak()
+                before, _ = tracemalloc.get_traced_memory()
+                with contextlib.suppress(ProtocolError):
+                    codec.decode(wrong, 0, len(wrong))
+                _, peak = tracemalloc.get_traced_memory()
+                assert peak - before < budget, f"{count.hex()} at {position} took {peak - before} bytes"
+    finally:
+        tracemalloc.stop()
+
+
+def refused(message: type, version: int, text: str) -> str:
+    """What the codec says about the frame with this hex."""
+    frame = bytes.fromhex(text)
+    with pytest.raises(ProtocolError) as caught:
+        codec_for(message, version).decode(frame, 0, len(frame))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "text", "reason"),
+    [
+        (DeleteRecordsRequest, 1, "ffffffff 00000000", "DeleteRecordsRequest.topics is null"),
+        (DeleteRecordsRequest, 1, "fffffffe 00000000", "DeleteRecordsRequest.topics has the count -2"),
+        (DeleteRecordsRequest, 1, "7fffffff 00000000", "DeleteRecordsRequest.topics has the count 2147483647, but only 4 bytes remain"),
+        (DeleteRecordsRequest, 2, "00 00000000 00", "DeleteRecordsRequest.topics is null"),
+        (DeleteRecordsRequest, 2, "ffffffff0f 00000000 00", "has the count 4294967294, but only 5 bytes remain"),
+        (DeleteRecordsRequest, 2, "ffffffffff01 00000000 00", "an unsigned varint of more than five bytes"),
+        (DeleteRecordsRequest, 1, "00000001 ffff 00000000 00000000", "DeleteRecordsRequest.topics.name is null"),
+        (DeleteRecordsRequest, 1, "00000001 0001 ff 00000000 00000000", "utf-8"),
+        (DeleteRecordsRequest, 2, "02 00 01 00 00000000 00", "DeleteRecordsRequest.topics.name is null"),
+        (MetadataRequest, 0, "ffffffff", "MetadataRequest.topics is null"),
+        (MetadataRequest, 1, "fffffffe", "MetadataRequest.topics has the count -2"),
+        (ProduceRequest, 3, "fffe 0001 00000000 00000000", "ProduceRequest.transactional_id has the count -2"),
+        (ProduceRequest, 3, "ffff 0001 00000000 00000001 0000 00000001 00000000 fffffffe", "records has the count -2"),
+        (ProduceRequest, 3, "ffff 0001 00000000 00000001 0000 00000001 00000000 00000001", "but only 0 bytes remain"),
+    ],
+)
+def test_the_refusal_says_what_is_wrong(message, version, text, reason) -> None:
+    """Nulls where there is none, negative and over-long counts, text that isn't UTF-8: each by the name of its field."""
+    assert reason in refused(message, version, text)
+
+
+def test_null_is_read_where_it_is_allowed() -> None:
+    """Null topics ask for all topics, from version 1 on; null records are null."""
+    frame = bytes.fromhex("ffffffff")
+    assert codec_for(MetadataRequest, 1).decode(frame, 0, 4).topics is None
+    frame = bytes.fromhex("ffff 0001 00000000 00000001 0000 00000001 00000000 ffffffff")
+    got = codec_for(ProduceRequest, 3).decode(frame, 0, len(frame))
+    assert got.transactional_id is None
+    assert got.topic_data[0].partition_data[0].records is None
+
+
+EMPTY_FETCH = "000001f4 00000001 00000400 00 00000000 ffffffff 01 01 01"
+"""A FetchRequest of version 12 without `replica_id`, before its tags."""
+
+
+def fetch_with_tags(tags: str) -> bytes:
+    """A FetchRequest of version 12 with this section of tagged fields."""
+    return bytes.fromhex("ffffffff" + EMPTY_FETCH + tags)
+
+
+def test_a_known_tag_given_twice_counts_once() -> None:
+    """The last one counts and the order isn't checked: Kafka's own readers do the same."""
+    frame = fetch_with_tags("03 00 02 02 61 07 01 00 00 02 02 62")
+    assert codec_for(FetchRequest, 12).decode(frame, 0, len(frame)).cluster_id == "b"
+
+
+@pytest.mark.parametrize(
+    "tags",
+    ["01 00 03 02 61 62", "01 00 01 02 61", "01 00 02 03 61", "01 07 05 00", "02 00 02 02 61", "01", "ffffffffff01", "01 00 02 02 ff"],
+)
+def test_a_bad_tag_is_refused(tags) -> None:
+    """A size that isn't its content's, a size beyond the frame, a count without tags, text that isn't UTF-8."""
+    frame = fetch_with_tags(tags)
+    with pytest.raises(ProtocolError):
+        codec_for(FetchRequest, 12).decode(frame, 0, len(frame))
+
+
+def test_tags_in_the_middle_of_a_fixed_array() -> None:
+    """Partitions are read at one stroke only when none has tags; one tag among many must not shift the others."""
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=index * 7) for index in range(5)]
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=partitions)], timeout_ms=1)
+    codec = codec_for(DeleteRecordsRequest, 2)
+    frame = codec.encode(request)
+    third = frame.index(bytes.fromhex("00000002 000000000000000e 00"))
+    tagged = frame[: third + 12] + bytes.fromhex("01 05 02 abcd") + frame[third + 13 :]
+    assert codec.decode(tagged, 0, len(tagged)) == request
+
+
+def test_records_are_a_view_of_the_frame_and_parts_pass_them_on() -> None:
+    """Produce copies no record: the decoded field shows the buffer itself, and `encode_parts` gives on the very object."""
+    codec = codec_for(ProduceRequest, 9)
+    records = bytes(range(256)) * 4
+    partition = PartitionProduceData(index=5, records=records)
+    request = ProduceRequest(acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=[partition])])
+    parts = codec.encode_parts(request)
+    assert [part is records for part in parts] == [False, True, False]
+    frame = bytearray(b"".join(parts))
+    view = codec.decode(frame, 0, len(frame)).topic_data[0].partition_data[0].records
+    assert isinstance(view, memoryview)
+    assert view.obj is frame
+    assert view == records
+    frame[frame.index(records)] = 99
+    assert view[0] == 99
+
+
+class SliceOfAFile:
+    """Stands for records that are still in a file: of known size and nothing else."""
+
+    def __len__(self) -> int:
+        return 1_000
+
+
+def test_parts_take_records_that_are_not_bytes() -> None:
+    """A fetch answer holds slices of files; their size goes into the frame, they themselves into the list. Empty ones are no part."""
+    slices = (SliceOfAFile(), b"", None, SliceOfAFile())
+    partitions = [
+        PartitionData(partition_index=index, error_code=0, high_watermark=9, records=records) for index, records in enumerate(slices)
+    ]
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+    for version in (4, 12, 17):
+        codec = codec_for(FetchResponse, version)
+        parts = codec.encode_parts(response)
+        assert [part for part in parts if isinstance(part, SliceOfAFile)] == [slices[0], slices[3]]
+        assert len(parts) == (4 if version == 4 else 5)
+        frame = b"".join(bytes(1_000) if isinstance(part, SliceOfAFile) else bytes(part) for part in parts)
+        got = codec.decode(frame, 0, len(frame)).responses[0].partitions
+        assert [None if p.records is None else len(p.records) for p in got] == [1_000, 0, None, 1_000]
+
+
+def test_a_default_is_not_written() -> None:
+    """A tagged struct of defaults takes no byte, whether it's given as None or spelled out (KIP-482)."""
+    def response(leader: LeaderIdAndEpoch | None) -> ProduceResponse:
+        partition = PartitionProduceResponse(index=0, error_code=6, base_offset=-1, current_leader=leader)
+        return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[partition])])
+
+    encode = codec_for(ProduceResponse, 10).encode
+    assert encode(response(LeaderIdAndEpoch())) == encode(response(None))
+    told = encode(response(LeaderIdAndEpoch(leader_id=3, leader_epoch=4)))
+    assert bytes.fromhex("01 00 09 00000003 00000004 00") in told
