@@ -49,6 +49,11 @@ APPLICATION_ID: Final = 0x4C6F7764
 BUSY_TIMEOUT_S: Final = 5.0
 """How long a write waits for somebody who looks into the file with SQLite's shell."""
 
+MAX_FILE_BYTES: Final = 2 << 30
+"""The file refuses to grow beyond this, as a full disk does: transactions that delete still pass. Source: etcd's default quota."""
+
+PAGE_BYTES: Final = 4096
+
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE keys (
@@ -70,7 +75,7 @@ class EmbeddedStore(LocalStore):
     """A `MetadataStore` on SQLite. Made by `open`."""
 
     @classmethod
-    async def open(cls, path: str, *, filesystem: FileSystem, clock: Clock) -> EmbeddedStore:
+    async def open(cls, path: str, *, filesystem: FileSystem, clock: Clock, max_bytes: int = MAX_FILE_BYTES) -> EmbeddedStore:
         """Open the file, or make it, and end the leases of the earlier life, in one commit.
 
         Errors: AlreadyLockedError when another broker has it open, MetadataFileError, OSError.
@@ -82,7 +87,7 @@ class EmbeddedStore(LocalStore):
             if not filesystem.exists(path):
                 # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it too.
                 filesystem.replace_file(path, b"", mode=FILE_MODE)
-            database = _Database(path)
+            database = _Database(path, max_bytes)
             engine = await _done_by(worker, loop, database.open)
         except BaseException:
             worker.close()
@@ -119,8 +124,9 @@ class _SqliteJournal:
 class _Database:
     """The connection. All of it runs on the thread that opened it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, max_bytes: int) -> None:
         self._path = path
+        self._max_pages = max_bytes // PAGE_BYTES
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> Engine:
@@ -150,10 +156,12 @@ class _Database:
         if tables and application != APPLICATION_ID:
             message = f"metadata file {self._path} is a database of some other program"
             raise MetadataFileError(message)
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if not tables:
             connection.executescript(_SCHEMA)
+        connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
 
     def _begin_life(self, connection: sqlite3.Connection) -> Engine:
         revision, boots = connection.execute("SELECT revision, boots FROM state").fetchone()

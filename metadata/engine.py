@@ -121,7 +121,8 @@ class Engine:
         assert held.ending, f"lease {lease} is alive"
         staged.ended_leases.append(lease)
         candidates = dict.fromkeys([*held.keys, *staged.overlay])
-        self._stage_deletion(staged, [key for key in candidates if (pair := self._current(staged, key)) is not None and pair.lease == lease])
+        keys = [key for key in candidates if (pair := self._current(staged, key)) is not None and pair.lease == lease]
+        self._stage_deletion(staged, keys)
 
     def stage_orphans(self, staged: Staged) -> None:
         """Delete, in one revision, the keys of leases of an earlier life."""

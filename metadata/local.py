@@ -10,6 +10,7 @@ Guards: an answered transaction is durable; a failed write leaves nothing behind
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -91,6 +92,8 @@ class LocalStore:
         self._journal = journal
         self._clock = clock
         self._loop = loop
+        # Several processes of a simulation may share a store that outlives them: its timers must not die with one that called it.
+        self._context = copy_context()
         self._queue: list[_Waiting] = []
         self._writing = False
         self._failed: str | None = None
@@ -235,7 +238,7 @@ class LocalStore:
             self._stop()
         for waiting in group:
             if waiting.ended_lease != NO_LEASE and failure.applied is False:
-                self._loop.call_later(LEASE_END_RETRY_MS / 1000, self._retry_lease_end, waiting.ended_lease)
+                self._loop.call_later(LEASE_END_RETRY_MS / 1000, self._retry_lease_end, waiting.ended_lease, context=self._context)
             _refuse(waiting, AmbiguousError(str(failure)) if failure.applied is None else UnavailableError(str(failure)))
 
     # Leases
@@ -251,7 +254,7 @@ class LocalStore:
             self._lease_timer.cancel()
         self._lease_timer_at_ms = deadline_ms
         delay_ms = max(0, deadline_ms - self._clock.monotonic_ms()) + 1  # Not before: a loop's time may be a little behind the clock's.
-        self._lease_timer = self._loop.call_later(delay_ms / 1000, self._on_lease_timer)
+        self._lease_timer = self._loop.call_later(delay_ms / 1000, self._on_lease_timer, context=self._context)
 
     def _on_lease_timer(self) -> None:
         self._lease_timer = None
@@ -261,12 +264,12 @@ class LocalStore:
             self._engine.postpone_leases(late_ms)
         for lease in self._engine.expired_leases(now_ms):
             self._engine.begin_lease_end(lease)
-            _forget(self._submit(_Waiting(self._loop.create_future(), ended_lease=lease)))
+            self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))
         self._arm_lease_timer()
 
     def _retry_lease_end(self, lease: LeaseId) -> None:
         if not self._closed and self._failed is None:
-            _forget(self._submit(_Waiting(self._loop.create_future(), ended_lease=lease)))
+            self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))
 
     # Watches
 
@@ -295,8 +298,4 @@ def _answer(group: list[_Waiting]) -> None:
 def _refuse(waiting: _Waiting, error: MetadataStoreError) -> None:
     if not waiting.answer.done():
         waiting.answer.set_exception(error)
-
-
-def _forget(answer: asyncio.Future[TransactionResult]) -> None:
-    """Nobody waits for this one: a failure is dealt with where it happens, and must not be reported as never retrieved."""
-    answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        waiting.answer.exception()  # Whoever asked may be dead; nobody else misses the answer.

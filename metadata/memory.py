@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from lowtide.metadata.engine import Engine
@@ -83,6 +84,7 @@ class _MemoryJournal:
         self._loop = loop
         self._random = random
         self._write_ms = write_ms
+        self._context = copy_context()
         self._pending: dict[asyncio.TimerHandle, None] = {}
 
     def write(self, batches: Sequence[Batch], on_done: Callable[[WriteFailedError | None], None]) -> None:
@@ -93,7 +95,7 @@ class _MemoryJournal:
         self._later(write)
 
     def close(self, on_closed: Callable[[], None]) -> None:
-        self._loop.call_later(self._write_ms[1] * 2 / 1000, on_closed)
+        self._loop.call_later(self._write_ms[1] * 2 / 1000, on_closed, context=self._context)
 
     def stop(self) -> None:
         for timer in self._pending:
@@ -105,7 +107,7 @@ class _MemoryJournal:
             self._pending.pop(timer, None)
             callback()
 
-        timer = self._loop.call_later(self._random.uniform(*self._write_ms) / 2000, fire)
+        timer = self._loop.call_later(self._random.uniform(*self._write_ms) / 2000, fire, context=self._context)
         self._pending[timer] = None
 
 

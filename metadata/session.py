@@ -343,6 +343,7 @@ class MetadataSession:
         for _, waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(SessionError(self._ended))
+                waiter.exception()  # Whoever waited may be dead.
         self._waiting.clear()
 
     def _check_registration(self, image: MetadataImage) -> None:

@@ -220,9 +220,9 @@ def _place(
     """Replicas for each partition: leaders in turn over all live brokers from a random one, followers at growing distances."""
     count, factor = topic.partition_count, topic.replication_factor
     if factor < BROKER_DEFAULT or factor == 0:
-        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"A replication factor of {factor}; it must be positive, or -1 for the default")
+        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas; the factor must be positive, or -1 for the default")
     if count < BROKER_DEFAULT or count == 0:
-        return Refusal(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; the number must be positive, or -1 for the default")
+        return Refusal(ErrorCode.INVALID_PARTITIONS, f"The number of partitions is {count}; it must be positive, or -1 for the default")
     count = default_partition_count if count == BROKER_DEFAULT else count
     factor = default_replication_factor if factor == BROKER_DEFAULT else factor
     live = sorted(image.brokers)

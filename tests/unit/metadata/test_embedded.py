@@ -1,0 +1,228 @@
+"""The SQLite file: what survives a killed process, who may open it, and what a bad or full one does."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE, EmbeddedStore, MetadataFileError
+from lowtide.metadata.store import AmbiguousError, Delete, Put, UnavailableError
+from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
+
+WRITER = """
+import asyncio, sys
+from lowtide.metadata.embedded import EmbeddedStore
+from lowtide.metadata.store import Put
+from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.filesystem import OsFileSystem
+
+async def main(path):
+    store = await EmbeddedStore.open(path, filesystem=OsFileSystem(), clock=SystemClock())
+    lease = await store.lease_grant(60_000)
+    before = await store.get(b"a")
+    number = 0 if before is None else int(before.value)
+    while True:
+        number += 1
+        value = b"%d" % number
+        result = await store.transact([], [Put(b"a", value), Put(b"b", value * 50), Put(b"leased", value, lease)])
+        print(number, result.revision, flush=True)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+KILLS = 12
+
+
+@asynccontextmanager
+async def opened(path: Path, **options: Any) -> AsyncIterator[EmbeddedStore]:
+    store = await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock(), **options)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the file is to be."""
+    return tmp_path / METADATA_FILE
+
+
+def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def write_until_killed(path: Path, answers: int) -> tuple[int, int]:
+    """Let a process write, kill it after so many answers. Returns the number and the revision of the last answer that came."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+    with writer:
+        assert writer.stdout is not None
+        lines = [writer.stdout.readline() for _ in range(answers)]
+        writer.send_signal(signal.SIGKILL)
+        lines += writer.stdout.readlines()
+    whole = [line for line in lines if line.endswith(b"\n")]
+    number, revision = whole[-1].split()
+    return int(number), int(revision)
+
+
+def test_nothing_that_was_answered_is_lost_when_the_process_is_killed(path: Path) -> None:
+    """SIGKILL amid writes, several times over one file: all of each answered transaction is there, revisions go on, leases are gone."""
+    random = Random(7)
+    for _ in range(KILLS):
+        number, revision = write_until_killed(path, random.randrange(1, 60))
+
+        async def check(number: int = number, revision: int = revision) -> None:
+            async with opened(path) as store:
+                a, b = await store.get(b"a"), await store.get(b"b")
+                assert a is not None
+                assert b is not None
+                assert int(a.value) in {number, number + 1}, "only the transaction that was under way may be there or not"
+                assert b.value == a.value * 50, "a transaction is there whole"
+                assert a.modify_revision == revision + int(a.value) - number
+                assert await store.get(b"leased") is None
+                _, now = await store.range(b"")
+                assert now == a.modify_revision + 1, "the leased keys of the killed process went in one revision"
+
+        play(check)
+
+
+def test_a_second_owner_is_refused(path: Path) -> None:
+    """Two brokers on one directory: the second doesn't come up, and doesn't harm the first."""
+
+    async def scenario() -> None:
+        async with opened(path) as store:
+            with pytest.raises(AlreadyLockedError, match=METADATA_FILE + LOCK_SUFFIX):
+                await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock())
+            assert (await store.transact([], [Put(b"k", b"")])).succeeded
+        async with opened(path) as store:
+            assert await store.get(b"k") is not None
+
+    play(scenario)
+
+
+def test_only_the_owner_may_read_the_file(path: Path) -> None:
+    """It will hold credentials: the mode is 0600 from the first byte, beside files included."""
+
+    async def scenario() -> None:
+        async with opened(path) as store:
+            await store.transact([], [Put(b"k", b"")])
+            written = [file for file in path.parent.iterdir() if not file.name.endswith(LOCK_SUFFIX)]
+            assert len(written) == 3, written
+            assert {stat.S_IMODE(file.stat().st_mode) for file in written} == {0o600}
+
+    play(scenario)
+
+
+def test_every_commit_is_synced(path: Path) -> None:
+    """`synchronous` FULL in WAL mode is what makes an answer survive a power cut; a slip to NORMAL would show nowhere else."""
+
+    async def scenario() -> None:
+        async with opened(path) as store:
+            database = store._journal._database  # type: ignore[attr-defined]
+            seen: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            store._journal._worker.submit(  # type: ignore[attr-defined]
+                lambda: [database._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")],
+                seen.set_result,
+            )
+            assert await seen == ["wal", 2]
+
+    play(scenario)
+
+
+def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
+    """A downgrade names the file and both versions, and the newer Lowtide still finds its file as it was."""
+
+    async def scenario() -> None:
+        async with opened(path):
+            pass
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA user_version = 2")
+        connection.close()
+        before = path.read_bytes()
+        with pytest.raises(MetadataFileError, match=r"lowtide-metadata.sqlite has format 2; this Lowtide reads up to 1"):
+            await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock())
+        assert path.read_bytes() == before
+
+    play(scenario)
+
+
+def test_a_foreign_database_is_refused(path: Path) -> None:
+    """Nothing is written into somebody else's file."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+
+    async def scenario() -> None:
+        with pytest.raises(MetadataFileError, match="some other program"):
+            await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock())
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("content", [b"not a database, but long enough to have a header" * 50, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
+    """The broker says which file, and gives the lock back so that it can be repaired and started again."""
+    path.write_bytes(content)
+
+    async def scenario() -> None:
+        with pytest.raises(MetadataFileError, match="lowtide-metadata.sqlite"):
+            await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock())
+        path.unlink()
+        async with opened(path) as store:
+            assert await store.range(b"") == ([], 0)
+
+    play(scenario)
+
+
+def test_a_full_file_refuses_and_recovers(path: Path) -> None:
+    """A full disk is not a broken one: what doesn't fit is refused whole, reads and leases go on, and deletions make room."""
+
+    async def scenario() -> None:
+        async with opened(path, max_bytes=40 * 4096) as store:
+            await store.transact([], [Put(b"small", b"1")])
+            stored = 0
+            with pytest.raises(UnavailableError, match="full"):
+                for stored in range(100):
+                    await store.transact([], [Put(b"big%d" % stored, bytes(8192)), Put(b"small", b"%d" % stored)])
+            assert stored > 5
+            small = await store.get(b"small")
+            assert small is not None
+            assert small.value == b"%d" % (stored - 1), "the refused transaction left nothing behind"
+            for number in range(stored):
+                await store.transact([], [Delete(b"big%d" % number)])
+            assert (await store.transact([], [Put(b"big", bytes(8192))])).succeeded
+        async with opened(path) as store:
+            assert [pair.key for pair in (await store.range(b""))[0]] == [b"big", b"small"]
+
+    play(scenario)
+
+
+def test_after_a_failed_write_the_store_is_out_of_service(path: Path) -> None:
+    """When nobody knows what the disk holds, this transaction is ambiguous and nothing more is answered."""
+
+    async def scenario() -> None:
+        async with opened(path) as store:
+            closed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            database = store._journal._database  # type: ignore[attr-defined]
+            store._journal._worker.submit(lambda: database._connection.execute("DROP TABLE keys"), closed.set_result)  # type: ignore[attr-defined]
+            await closed
+            with pytest.raises(AmbiguousError, match="lowtide-metadata.sqlite"):
+                await store.transact([], [Put(b"k", b"")])
+            with pytest.raises(UnavailableError, match="failed"):
+                await store.get(b"k")
+            with pytest.raises(UnavailableError, match="failed"):
+                await store.lease_grant(1000)
+
+    play(scenario)

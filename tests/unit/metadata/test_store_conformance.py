@@ -1,0 +1,412 @@
+"""What every metadata store promises, checked on each engine: the sessions above must not be able to tell them apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
+from lowtide.metadata.engine import HISTORY_REVISIONS
+from lowtide.metadata.local import LocalStore
+from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
+from lowtide.metadata.store import (
+    MAX_TRANSACTION_OPERATIONS,
+    Batch,
+    CompactedError,
+    Compare,
+    Delete,
+    Event,
+    Get,
+    KeyValue,
+    LeaseGoneError,
+    MetadataStore,
+    Operation,
+    Put,
+    TransactionResult,
+    UnavailableError,
+)
+from lowtide.runtime.clock import SimulatedClock, SystemClock
+from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.runtime.simulated_loop import run_simulation
+
+LEASE_MS = 400
+RENEW_MS = 100
+
+
+class Machine:
+    """Where a store lives: opens it, and opens it again as the next process does."""
+
+    def __init__(self) -> None:
+        self.opened: list[LocalStore] = []
+
+    async def open(self) -> MetadataStore:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        for store in self.opened:
+            await store.close()
+
+
+class MemoryMachine(Machine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = MemoryDisk()
+
+    async def open(self) -> MetadataStore:
+        loop = asyncio.get_running_loop()
+        self.opened.append(MemoryStore(self.disk, clock=SimulatedClock(loop), random=Random(1), loop=loop))
+        return self.opened[-1]
+
+
+class ClientMachine(MemoryMachine):
+    async def open(self) -> MetadataStore:
+        await super().open()
+        return MemoryClient(self.opened[-1], latency_ms=0.5)
+
+
+class EmbeddedMachine(Machine):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.path = str(folder / METADATA_FILE)
+
+    async def open(self) -> MetadataStore:
+        self.opened.append(await EmbeddedStore.open(self.path, filesystem=OsFileSystem(), clock=SystemClock()))
+        return self.opened[-1]
+
+
+Scenario = Callable[[Machine], Coroutine[Any, Any, None]]
+Run = Callable[[Scenario], None]
+
+
+@pytest.fixture(params=["memory", "client", "embedded"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Run a scenario on a machine with this engine."""
+    machine = {"memory": MemoryMachine, "client": ClientMachine}.get(request.param, lambda: EmbeddedMachine(tmp_path))()
+
+    async def play(scenario: Scenario) -> None:
+        try:
+            async with asyncio.timeout(20):
+                await scenario(machine)
+        finally:
+            await machine.close()
+
+    if request.param == "embedded":
+        return lambda scenario: asyncio.run(play(scenario))
+    return lambda scenario: run_simulation(lambda _loop: play(scenario), seed=1)
+
+
+async def take(batches: AsyncGenerator[Batch, None], count: int) -> list[Batch]:
+    taken: list[Batch] = []
+    async with aclosing(batches):
+        while len(taken) < count:
+            taken.append(await anext(batches))
+    return taken
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():
+        await asyncio.sleep(0.005)
+
+
+async def put(store: MetadataStore, *operations: Operation) -> TransactionResult:
+    return await store.transact([], operations)
+
+
+def test_a_transaction_compares_before_it_writes(run: Run) -> None:
+    """Compare-and-swap: of two creators one wins, and the other reads who."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        absent = Compare(b"k", "create", "==", 0)
+        first = await store.transact([absent], [Put(b"k", b"1")], [Get(b"k")])
+        second = await store.transact([absent], [Put(b"k", b"2")], [Get(b"k")])
+        assert first == TransactionResult(succeeded=True, revision=1)
+        assert second == TransactionResult(succeeded=False, revision=1, gets=(KeyValue(b"k", b"1", 1, 1),))
+        assert await store.get(b"k") == KeyValue(b"k", b"1", 1, 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("compare", "holds"),
+    [
+        (Compare(b"k", "create", "==", 1), True),
+        (Compare(b"k", "create", "!=", 1), False),
+        (Compare(b"k", "modify", "==", 2), True),
+        (Compare(b"k", "modify", "==", 1), False),
+        (Compare(b"k", "modify", ">", 1), True),
+        (Compare(b"k", "modify", "<", 2), False),
+        (Compare(b"k", "lease", "==", 0), True),
+        (Compare(b"absent", "create", "==", 0), True),
+        (Compare(b"absent", "modify", "<", 1), True),
+        (Compare(b"absent", "lease", ">", 0), False),
+    ],
+)
+def test_comparisons(run: Run, compare: Compare, *, holds: bool) -> None:
+    """Each field and operator means the same everywhere; a key that doesn't exist counts as 0."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        await put(store, Put(b"k", b"1"))
+        await put(store, Put(b"k", b"2"))
+        assert (await store.transact([compare], [])).succeeded is holds
+        assert not (await store.transact([compare, Compare(b"k", "create", "==", 99)], [])).succeeded, "all must hold"
+
+    run(scenario)
+
+
+def test_a_key_remembers_its_creation_until_it_is_deleted(run: Run) -> None:
+    """The create revision is an identity: it stays through changes, and is new after deletion."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        await put(store, Put(b"k", b"1"))
+        await put(store, Put(b"k", b"2"))
+        assert await store.get(b"k") == KeyValue(b"k", b"2", 1, 2)
+        await put(store, Delete(b"k"))
+        assert await store.get(b"k") is None
+        await put(store, Put(b"k", b"3"))
+        assert await store.get(b"k") == KeyValue(b"k", b"3", 4, 4)
+
+    run(scenario)
+
+
+def test_operations_run_in_order_under_one_revision(run: Run) -> None:
+    """A Get sees what stood before it in the same transaction, and all changes share a revision."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        result = await put(store, Get(b"a"), Put(b"a", b"1"), Get(b"a"), Put(b"b", b"2"), Delete(b"absent"))
+        assert result == TransactionResult(succeeded=True, revision=1, gets=(None, KeyValue(b"a", b"1", 1, 1)))
+        (batch,) = await take(store.watch(b"", 1), 1)
+        assert batch == Batch(1, (Event(b"a", b"1", 1, 1), Event(b"b", b"2", 1, 1)))
+
+    run(scenario)
+
+
+def test_what_changes_nothing_has_no_revision(run: Run) -> None:
+    """Reads, failed comparisons and deletions of nothing don't grow the revision."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        await put(store, Put(b"k", b"1"))
+        assert (await put(store, Get(b"k"))).revision == 1
+        assert (await put(store, Delete(b"absent"))).revision == 1
+        assert (await store.transact([Compare(b"k", "create", "==", 0)], [Put(b"k", b"2")])).revision == 1
+        assert (await put(store, Put(b"k", b"1"))).revision == 2, "a put of the same value is a change"
+
+    run(scenario)
+
+
+def test_a_range_is_ordered_and_of_one_revision(run: Run) -> None:
+    """Ranges are what images are loaded from: every key under the prefix, none beside it."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        await put(store, *(Put(key, b"") for key in (b"/b/2", b"/b/1", b"/a/9", b"/b", b"/c/0", b"/b0")))
+        pairs, revision = await store.range(b"/b/")
+        assert [pair.key for pair in pairs] == [b"/b/1", b"/b/2"]
+        assert revision == 1
+
+    run(scenario)
+
+
+def test_concurrent_increments_all_count(run: Run) -> None:
+    """Twenty writers of one counter, each comparing: none is lost, though their writes share commits."""
+
+    async def increment(store: MetadataStore) -> None:
+        while True:
+            pair = await store.get(b"n")
+            value, revision = (0, 0) if pair is None else (int(pair.value), pair.modify_revision)
+            if (await store.transact([Compare(b"n", "modify", "==", revision)], [Put(b"n", b"%d" % (value + 1))])).succeeded:
+                return
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        await asyncio.gather(*(increment(store) for _ in range(20)))
+        assert await store.get(b"n") == KeyValue(b"n", b"20", 1, 20)
+
+    run(scenario)
+
+
+def test_a_watch_delivers_the_past_and_then_the_present(run: Run) -> None:
+    """From the start revision (inclusive) on, in order, without gap or repetition at the seam, other prefixes left out."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        for number in range(1, 4):
+            await put(store, Put(b"/w/%d" % number, b""))
+        batches = store.watch(b"/w/", 2)
+        async with aclosing(batches):
+            assert [(await anext(batches)).revision for _ in range(2)] == [2, 3]
+            coming = asyncio.ensure_future(anext(batches))
+            await put(store, Put(b"/other", b""))
+            await put(store, Put(b"/w/5", b"5"), Put(b"/other", b"5"))
+            assert await coming == Batch(5, (Event(b"/w/5", b"5", 5, 5),))
+
+    run(scenario)
+
+
+def test_a_watch_waits_for_a_revision_to_come(run: Run) -> None:
+    """A watcher that is ahead of the store, as after a move to another server, must not get older batches."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        batches = store.watch(b"", 3)
+        async with aclosing(batches):
+            coming = asyncio.ensure_future(anext(batches))
+            for number in range(4):
+                await put(store, Put(b"k", b"%d" % number))
+            assert (await coming).revision == 3
+
+    run(scenario)
+
+
+def test_a_watch_far_behind_is_told_so(run: Run) -> None:
+    """Never a silent gap: what is no longer kept is an error, and the range still has the present."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        for _ in range(40):
+            await asyncio.gather(*(put(store, Put(b"k", b"")) for _ in range(HISTORY_REVISIONS // 16)))
+        with pytest.raises(CompactedError):
+            await take(store.watch(b"", 1), 1)
+        _, revision = await store.range(b"")
+        assert (await take(store.watch(b"", revision), 1))[0].revision == revision
+
+    run(scenario)
+
+
+def test_a_lease_lives_while_it_is_kept_alive_and_takes_its_keys_along(run: Run) -> None:
+    """The heart of liveness: renewed for longer than its time it stays, left alone it ends, all its keys in one revision."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        lease = await store.lease_grant(LEASE_MS)
+        result = await put(store, Put(b"/l/a", b"1", lease), Put(b"/l/b", b"2", lease), Put(b"/other", b"3"))
+        for _ in range(LEASE_MS * 3 // 2 // RENEW_MS):
+            await asyncio.sleep(RENEW_MS / 1000)
+            await store.lease_keep_alive(lease)
+        assert await store.get(b"/l/a") == KeyValue(b"/l/a", b"1", 1, 1, lease)
+        (batch,) = await take(store.watch(b"/l/", result.revision + 1), 1)
+        assert batch == Batch(2, (Event(b"/l/a", None, 0, 2), Event(b"/l/b", None, 0, 2)))
+        assert [pair.key for pair in (await store.range(b"/"))[0]] == [b"/other"]
+        with pytest.raises(LeaseGoneError):
+            await store.lease_keep_alive(lease)
+        with pytest.raises(LeaseGoneError):
+            await put(store, Put(b"/l/a", b"1", lease))
+
+    run(scenario)
+
+
+def test_a_revoked_lease_is_gone_at_once(run: Run) -> None:
+    """A broker that stops cleanly is not waited for. A put that is on its way when the lease ends goes with it."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        lease = await store.lease_grant(60_000)
+        other = await store.lease_grant(60_000)
+        assert lease != other
+        on_its_way = asyncio.ensure_future(put(store, Put(b"k", b"1", lease)))
+        await asyncio.sleep(0)
+        await store.lease_revoke(lease)
+        await on_its_way
+        assert await store.get(b"k") is None
+        await store.lease_revoke(lease)
+        await put(store, Put(b"k", b"2", other))
+        with pytest.raises(LeaseGoneError):
+            await store.lease_keep_alive(lease)
+
+    run(scenario)
+
+
+def test_a_key_leaves_its_lease_when_it_is_put_without(run: Run) -> None:
+    """The lease that counts is that of the last put."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        lease, other = await store.lease_grant(60_000), await store.lease_grant(60_000)
+        await put(store, Put(b"kept", b"1", lease), Put(b"moved", b"1", lease), Put(b"gone", b"1", lease))
+        await put(store, Put(b"kept", b"2"), Put(b"moved", b"2", other))
+        await store.lease_revoke(lease)
+        assert [pair.key for pair in (await store.range(b""))[0]] == [b"kept", b"moved"]
+        await store.lease_revoke(other)
+        assert [pair.key for pair in (await store.range(b""))[0]] == [b"kept"]
+
+    run(scenario)
+
+
+def test_the_next_life_has_all_but_the_leased_keys(run: Run) -> None:
+    """After a restart the state and its revisions are as they were; leases of the earlier life are gone in one revision, for good."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        lease = await store.lease_grant(60_000)
+        await put(store, Put(b"a", b"1", lease), Put(b"b", b"2", lease), Put(b"c", b"3"))
+        await put(store, Put(b"c", b"4"))
+        await machine.close()
+        store = await machine.open()
+        assert await store.range(b"") == ([KeyValue(b"c", b"4", 1, 2)], 3)
+        assert await store.lease_grant(60_000) > lease, "a lease id is never given twice"
+        with pytest.raises(LeaseGoneError):
+            await store.lease_keep_alive(lease)
+        assert (await put(store, Put(b"a", b"5"))).revision == 4
+
+    run(scenario)
+
+
+def test_a_closed_store_refuses_everything(run: Run) -> None:
+    """Also what waits in a watch: a session that outlives its store must not hang."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        watching = asyncio.ensure_future(take(store.watch(b"", 1), 1))
+        await asyncio.sleep(0.01)
+        await machine.close()
+        with pytest.raises(UnavailableError):
+            await watching
+        with pytest.raises(UnavailableError):
+            await store.get(b"k")
+        with pytest.raises(UnavailableError):
+            await put(store, Put(b"k", b""))
+
+    run(scenario)
+
+
+def test_a_transaction_that_etcd_would_refuse_is_our_bug(run: Run) -> None:
+    """Too many operations, and a key written twice, are found on every engine."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        with pytest.raises(AssertionError, match="over the limit"):
+            await put(store, *(Put(b"%d" % number, b"") for number in range(MAX_TRANSACTION_OPERATIONS + 1)))
+        with pytest.raises(AssertionError, match="twice"):
+            await put(store, Put(b"k", b"1"), Delete(b"k"))
+        assert await store.range(b"") == ([], 0)
+
+    run(scenario)
+
+
+def test_expiry_and_registration_race_in_order(run: Run) -> None:
+    """Whoever waits for a lease to end sees its key gone, never both registrations at once."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        lease = await store.lease_grant(LEASE_MS // 4)
+        await put(store, Put(b"k", b"old", lease))
+        absent = Compare(b"k", "create", "==", 0)
+        await until(lambda: _succeeds(store.transact([absent], [Put(b"k", b"new")])))
+        old, gone, new = await take(store.watch(b"k", 1), 3)
+        assert [old.events[0].value, gone.events[0].value, new.events[0].value] == [b"old", None, b"new"]
+
+    run(scenario)
+
+
+async def _succeeds(result: Awaitable[TransactionResult]) -> bool:
+    return (await result).succeeded
