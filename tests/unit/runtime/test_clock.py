@@ -1,0 +1,42 @@
+"""Clocks: whole milliseconds, and deadlines that arrive when their timer fires."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lowtide.runtime.clock import SIMULATION_WALL_START_MS, SimulatedClock, SystemClock
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+
+
+def test_system_clock_counts_milliseconds_since_1970_and_never_back() -> None:
+    clock = SystemClock()
+    assert 1_700_000_000_000 < clock.wall_ms() < 4_000_000_000_000
+    readings = [clock.monotonic_ms() for _ in range(1000)]
+    assert readings == sorted(readings)
+
+
+@pytest.mark.parametrize("deadline_ms", [1, 5, 1005, 4035, 1_000_003, 86_400_001])
+def test_a_timer_for_a_deadline_finds_the_deadline_reached(deadline_ms: int) -> None:
+    """Else code that sets the timer anew would turn in circles at an instant that does not pass."""
+
+    async def main(loop: SimulatedLoop) -> int:
+        clock = SimulatedClock(loop)
+        done = loop.create_future()
+        loop.call_at(deadline_ms / 1000, done.set_result, None)
+        await done
+        return clock.monotonic_ms()
+
+    assert run_simulation(main, 1, time_limit_s=200_000) == deadline_ms
+
+
+def test_the_simulated_wall_clock_may_jump_and_the_monotonic_one_does_not() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        clock = SimulatedClock(loop)
+        await asyncio.sleep(2)
+        assert (clock.monotonic_ms(), clock.wall_ms()) == (2000, SIMULATION_WALL_START_MS + 2000)
+        clock.wall_offset_ms = -10_000
+        assert (clock.monotonic_ms(), clock.wall_ms()) == (2000, SIMULATION_WALL_START_MS - 8000)
+
+    run_simulation(main, 1)

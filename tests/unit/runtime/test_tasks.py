@@ -1,0 +1,114 @@
+"""The task registry: nothing is forgotten, no exception is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.tasks import TaskRegistry
+
+
+def test_an_exception_is_told_with_the_task_s_name_and_cancellation_is_none() -> None:
+    told: list[tuple[str, str]] = []
+
+    async def fail() -> None:
+        raise ValueError("a bug")
+
+    async def main(_: SimulatedLoop) -> None:
+        registry = TaskRegistry(lambda name, error: told.append((name, repr(error))))
+        registry.spawn(fail(), name="fails")
+        waits = registry.spawn(asyncio.sleep(100), name="waits")
+        fine = registry.spawn(asyncio.sleep(1, "result"), name="fine")
+        assert await fine == "result"
+        waits.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(registry) == 0
+
+    run_simulation(main, 1)
+    assert told == [("fails", "ValueError('a bug')")]
+
+
+def test_a_task_that_nobody_else_holds_lives_on() -> None:
+    """asyncio keeps only weak references: a task in a cycle of its own may be collected while it waits."""
+    ended = []
+
+    async def waits_on_itself() -> None:
+        await asyncio.sleep(0.01)
+        ended.append(True)
+
+    async def main() -> None:
+        registry = TaskRegistry(lambda *_: None)
+        registry.spawn(waits_on_itself(), name="lonely")
+        gc.collect()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+    assert ended == [True]
+
+
+def test_cancel_all_waits_for_clean_up_and_takes_what_is_started_meanwhile() -> None:
+    events: list[str] = []
+
+    async def main(_: SimulatedLoop) -> None:
+        registry = TaskRegistry(lambda name, error: events.append(f"{name} {error!r}"))
+
+        async def late() -> None:
+            try:
+                await asyncio.sleep(100)
+            finally:
+                events.append("late cancelled")
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(100)
+            finally:
+                registry.spawn(late(), name="late")
+                await asyncio.sleep(1)
+                events.append("cleaned up")
+
+        registry.spawn(work(), name="work")
+        await asyncio.sleep(0)
+        await registry.cancel_all()
+        assert len(registry) == 0
+
+    run_simulation(main, 1)
+    assert sorted(events) == ["cleaned up", "late cancelled"]
+
+
+def test_a_task_may_call_cancel_all_without_ending_itself() -> None:
+    async def main(_: SimulatedLoop) -> None:
+        registry = TaskRegistry(lambda *_: None)
+
+        async def stop() -> str:
+            await registry.cancel_all()
+            return "stopped"
+
+        other = registry.spawn(asyncio.sleep(100), name="other")
+        assert await registry.spawn(stop(), name="stop") == "stopped"
+        assert other.cancelled()
+
+    run_simulation(main, 1)
+
+
+def test_cancelling_cancel_all_is_not_swallowed() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        registry = TaskRegistry(lambda *_: None)
+
+        async def stubborn() -> None:
+            try:
+                await asyncio.sleep(100)
+            finally:
+                await asyncio.sleep(50)
+
+        registry.spawn(stubborn(), name="stubborn")
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await registry.cancel_all()
+        assert loop.time() == pytest.approx(1)
+
+    run_simulation(main, 1)
