@@ -108,6 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         reason = self._host.on_connected(self)
         if reason is not None:
             self.close(reason)
+        elif not self._host.serving:
+            self._pause_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the partial frame, else the buffer that all connections share."""
@@ -276,6 +278,10 @@ class Connection(asyncio.BufferedProtocol):
             self._reserved = self._target
         else:
             self._pause_reading()
+
+    def begin(self) -> None:
+        """The broker serves now: read what came meanwhile."""
+        self._resume_reading()
 
     def on_memory_granted(self) -> None:
         """The frame that waited for memory may be read on."""

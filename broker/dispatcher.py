@@ -84,12 +84,20 @@ class Routes(dict[tuple[int, int], Route | None]):
 class Dispatcher:
     """The registry. `maximum_versions` caps what is served and advertised, by API."""
 
-    def __init__(self, specs: list[HandlerSpec], *, spawn: Spawn, maximum_versions: Mapping[ApiKey, int]) -> None:
-        self._specs = {spec.key: spec for spec in specs}
+    def __init__(self, *, spawn: Spawn, maximum_versions: Mapping[ApiKey, int]) -> None:
+        self._specs: dict[ApiKey, HandlerSpec] = {}
         self._spawn = spawn
         self._maximum_versions = maximum_versions
-        self.advertised = {key: self._advertise(spec) for key, spec in sorted(self._specs.items())}
+        self.advertised: dict[ApiKey, VersionRange] = {}
+        """What ApiVersions answers, by key."""
         self.routes = Routes(self._make_route)
+
+    def register(self, specs: list[HandlerSpec]) -> None:
+        """Add handlers, each API once."""
+        for spec in sorted(specs, key=lambda spec: spec.key):
+            assert spec.key not in self._specs, f"{spec.key.name} has two handlers"
+            self._specs[spec.key] = spec
+            self.advertised[spec.key] = self._advertise(spec)
 
     def describe(self, api_key: int, api_version: int) -> str:
         """For logs: `Fetch v12`, also of what doesn't exist."""

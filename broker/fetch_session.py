@@ -59,7 +59,7 @@ class FetchTarget(msgspec.Struct, kw_only=True):
             or answer.error_code != ErrorCode.NONE
             or answer.high_watermark != self.told_high_watermark
             or answer.log_start_offset != self.told_log_start_offset
-            or answer.diverging_epoch.epoch >= 0
+            or answer.diverging_epoch is not None
         )
 
     def tell(self, answer: PartitionData) -> None:

@@ -51,12 +51,19 @@ class ConnectionHost:
         self.buffers = BufferPool()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: dict[Connection, None] = {}
+        self.serving = True
         self._maximum_connections = maximum_connections
         self._maximum_per_address = maximum_connections_per_address
         self._by_address: Counter[str] = Counter()
         self._refusals_second = 0
         self._refusals = 0
         self._refusals_unlogged = 0
+
+    def serve(self) -> None:
+        """Answer those who connected while `serving` was False: the port is known before the broker is ready."""
+        self.serving = True
+        for connection in self.connections:
+            connection.begin()
 
     def on_connected(self, connection: Connection) -> str | None:
         """Count a connection. Returns why it may not stay, None when it may."""

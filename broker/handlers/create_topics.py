@@ -1,0 +1,88 @@
+"""CreateTopics: v2-v7.
+
+Behaviour: checks each topic and, unless only validation is asked for, makes it and answers when its partitions are served. -1 partitions
+or replicas are the broker's defaults, in every version. A name that the request has twice is answered once and not made.
+
+Version notes: v5 answers the topic's effective configuration (KIP-525). v7 answers topic ids (KIP-516).
+
+Errors: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_CONFIG, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
+INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION, NOT_CONTROLLER, REQUEST_TIMED_OUT.
+
+KIPs: 4, 464, 516, 525.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lowtide.broker.config import describe_topic_configs
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.topics import TopicAdministrator
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from lowtide.replication.controller import NewTopic, Refusal, TopicCreation, check_new_topics, repeated_names
+
+
+def handler(administrator: TopicAdministrator) -> HandlerSpec:
+    """The handler over a broker's topics."""
+    broker = administrator.broker
+
+    async def create(topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
+        configs = [(config.name, config.value) for config in topic.configs]
+        creation = administrator.plan_creation(_new_topic(topic), configs)
+        if isinstance(creation, Refusal):
+            return _refused(topic.name, creation)
+        if not request.validate_only:
+            refusal = await administrator.create(creation, request.timeout_ms)
+            if refusal is not None:
+                return _refused(topic.name, refusal)
+            broker.log.info("topic created", topic=topic.name, partitions=creation.partition_count)
+        overrides = {name: value for name, value in configs if value is not None}
+        return _made(topic.name, creation, overrides, validate_only=request.validate_only)
+
+    def _made(name: str, creation: TopicCreation, overrides: Mapping[str, str], *, validate_only: bool) -> CreatableTopicResult:
+        result = CreatableTopicResult(
+            name=name,
+            error_code=ErrorCode.NONE,
+            num_partitions=creation.partition_count,
+            replication_factor=creation.replication_factor,
+            configs=[
+                CreatableTopicConfigs(
+                    name=entry.name, value=entry.value, read_only=False, config_source=entry.source, is_sensitive=entry.is_sensitive
+                )
+                for entry in describe_topic_configs(broker.config, overrides)
+            ],
+        )
+        if not validate_only:
+            result.topic_id = creation.topic_id
+        return result
+
+    async def handle(request: CreateTopicsRequest, _context: RequestContext) -> CreateTopicsResponse:
+        twice = repeated_names(topic.name for topic in request.topics)
+        wanted = {topic.name: topic for topic in request.topics}
+        topics = [topic for topic in wanted.values() if topic.name not in twice]
+        too_many = check_new_topics([_new_topic(topic) for topic in topics], default_partition_count=broker.config.num_partitions)
+        repeated = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        results = [_refused(name, repeated) for name in sorted(twice)]
+        results += [_refused(topic.name, too_many) if too_many is not None else await create(topic, request) for topic in topics]
+        return CreateTopicsResponse(throttle_time_ms=0, topics=results)
+
+    return HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle)
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name, topic.num_partitions, topic.replication_factor, [(row.partition_index, row.broker_ids) for row in topic.assignments]
+    )
+
+
+def _refused(name: str, refusal: Refusal) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=refusal.error_code, error_message=refusal.message, configs=None)

@@ -1,0 +1,281 @@
+"""A broker's life: what is started in which order, and stopped in the reverse one.
+
+Start: metadata store → cluster id → log directories (recovery) → port bound → registration → image → logs as the image says → requests
+are answered. Stop: no new connections, owed answers go out, the registration ends, logs are flushed and marked clean.
+
+Nothing here is global: several brokers may live in one process, on real ports or on simulated ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.broker.config import BrokerConfig, log_config
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.dispatcher import Dispatcher
+from lowtide.broker.fetch_session import FetchSessionCache
+from lowtide.broker.handlers.registry import handlers
+from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.broker.server import ConnectionHost, Server
+from lowtide.broker.topics import TopicAdministrator
+from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.local import LocalStore
+from lowtide.metadata.records import Listener
+from lowtide.metadata.session import BrokerRegistration, MetadataSession
+from lowtide.replication.controller import plan_controller_work
+from lowtide.runtime.clock import Clock, SystemClock
+from lowtide.runtime.committer import Committer, ThreadCommitter
+from lowtide.runtime.filesystem import FileSystem, OsFileSystem
+from lowtide.runtime.random import Random, system_random
+from lowtide.runtime.tasks import TaskRegistry
+from lowtide.runtime.worker import ThreadWorker, Worker
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log import Log
+from lowtide.storage.log_manager import LogManager
+
+MAXIMUM_WAITING_PER_PARTITION = 10_000
+"""Requests that may wait for one partition; further ones are answered at once with what there is."""
+
+STOP_GRACE_S = 5.0
+"""How long owed answers may take at a stop."""
+
+_TICK_S = 1.0
+"""How often due work of the logs is looked for; each piece has its own interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The outside world of one broker."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    filesystem: FileSystem
+    random: Random
+    worker: Worker
+    make_committer: Callable[[str], Committer]
+    open_store: Callable[[str], Awaitable[LocalStore]]
+    """Opens the metadata store that is embedded in a log directory."""
+
+
+def real_ports(loop: asyncio.AbstractEventLoop) -> Ports:
+    """Threads, files and the system's clock."""
+    filesystem, clock = OsFileSystem(), SystemClock()
+
+    async def open_store(directory: str) -> LocalStore:
+        from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore  # noqa: PLC0415  SQLite isn't needed by the simulator
+
+        return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
+
+    return Ports(
+        loop=loop,
+        clock=clock,
+        filesystem=filesystem,
+        random=system_random(),
+        worker=ThreadWorker(loop),
+        make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}"),
+        open_store=open_store,
+    )
+
+
+class Broker:
+    """One broker. `start` once, then `stop` once."""
+
+    def __init__(self, config: BrokerConfig, ports: Ports, log: Any, *, on_failed: Callable[[], None] = lambda: None) -> None:
+        """`on_failed` is called when the broker cannot go on: all its log directories are offline."""
+        self.config = config
+        self.log = log
+        self.port = 0
+        self.failed = False
+        self._on_failed = on_failed
+        self._ports = ports
+        self._tasks = TaskRegistry(self._on_task_failed)
+        self._store: LocalStore | None = None
+        self._log_manager: LogManager | None = None
+        self._session: MetadataSession | None = None
+        self._server: Server | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self.replicas: ReplicaManager | None = None
+
+    @property
+    def logs(self) -> Iterable[Log]:
+        """The logs of this broker, for tests and tools."""
+        return () if self._log_manager is None else self._log_manager.logs.values()
+
+    async def start(self) -> None:
+        """Start, and return when clients are served.
+
+        Errors: StorageError, SessionError, MetadataStoreError, OSError (the port): each says what to do about it. What was started is
+        stopped again.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def _start(self) -> None:
+        config, ports = self.config, self._ports
+        self._check_directories()
+        self._store = await ports.open_store(config.log_dirs[0])
+        self._session = MetadataSession(
+            store=self._store,
+            clock=ports.clock,
+            tasks=self._tasks,
+            random=ports.random,
+            broker_id=config.node_id,
+            reconcile=plan_controller_work,
+        )
+        self._log_manager = LogManager(
+            ports.filesystem,
+            ports.clock,
+            list(config.log_dirs),
+            {directory: ports.make_committer(directory) for directory in config.log_dirs},
+            ports.worker,
+            ports.random,
+            log_manager_settings(config),
+        )
+        cluster_id = await self._session.open(self._log_manager.known_cluster_id())
+        self._log_manager.on_directory_failed = self._on_directory_failed
+        self._log_manager.open(cluster_id, config.node_id)
+        for stray in self._log_manager.strays:
+            self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
+        await self._serve(self._session, self._log_manager)
+
+    async def _serve(self, session: MetadataSession, log_manager: LogManager) -> None:
+        config, ports = self.config, self._ports
+        self.replicas = ReplicaManager(
+            broker_id=config.node_id,
+            log_manager=log_manager,
+            clock=ports.clock,
+            loop=ports.loop,
+            log=self.log,
+            log_config=lambda topic: log_config(config, topic.configs),
+            maximum_waiting_per_partition=MAXIMUM_WAITING_PER_PARTITION,
+        )
+        context = BrokerContext(
+            config=config,
+            replicas=self.replicas,
+            metadata=session,
+            sessions=FetchSessionCache(config.max_incremental_fetch_session_cache_slots, ports.random),
+            clock=ports.clock,
+            random=ports.random,
+            tasks=self._tasks,
+            log=self.log,
+        )
+        administrator = TopicAdministrator(context)
+        dispatcher = Dispatcher(spawn=self._tasks.spawn, maximum_versions=config.max_versions)
+        dispatcher.register(handlers(context, administrator, dispatcher.advertised))
+        host = ConnectionHost(
+            dispatcher=dispatcher,
+            clock=ports.clock,
+            worker=ports.worker,
+            log=self.log,
+            maximum_frame_bytes=config.socket_request_max_bytes,
+            request_memory_bytes=config.queued_max_request_bytes,
+            maximum_connections=config.max_connections,
+            maximum_connections_per_address=config.max_connections_per_ip,
+        )
+        host.serving = False
+        self._server = Server(host, idle_after_ms=config.connections_max_idle_ms)
+        listener = config.listeners[0]
+        await self._server.start(listener.host, listener.port)
+        self.port = self._server.port
+        session.on_image(self._on_image)
+        await session.start(BrokerRegistration(self._advertised(), config.broker_rack))
+        image = session.image
+        self.replicas.on_image(image, image.topics.values(), ())
+        await self.replicas.settled()
+        gc.collect()
+        gc.freeze()
+        host.serve()
+        self._tick_timer = ports.loop.call_later(_TICK_S, self._on_tick)
+
+    async def stop(self) -> None:
+        """Stop gracefully: owed answers go out, logs are flushed and marked clean."""
+        if self._server is not None:
+            self._server.stop_accepting()
+            if self.replicas is not None:
+                self.replicas.close()
+            await self._server.close(STOP_GRACE_S)
+        await self._abandon(clean=True)
+
+    async def _abandon(self, *, clean: bool = False) -> None:
+        """End what runs. Only a `clean` end marks the log directories so."""
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        if self._server is not None:
+            await self._server.close(0)
+        if self._session is not None:
+            await self._session.close()
+        await self._tasks.cancel_all()
+        if self._log_manager is not None:
+            if clean:
+                await self._log_manager_closed(self._log_manager)
+            else:
+                self._log_manager.release()
+        if self._store is not None:
+            await self._store.close()
+        self._ports.worker.close()
+
+    async def _log_manager_closed(self, log_manager: LogManager) -> None:
+        try:
+            log_manager.close()
+        except (OSError, StorageError) as error:
+            self.log.error("the logs were not stopped cleanly", error=str(error))
+
+    def _check_directories(self) -> None:
+        for directory in self.config.log_dirs:
+            try:
+                self._ports.filesystem.make_directories(directory)
+            except OSError as error:
+                raise StorageError(directory, f"the log directory cannot be made: {error.strerror or error}") from error
+
+    def _advertised(self) -> tuple[Listener, ...]:
+        """Where clients are told to connect; port 0 stands for the port that was bound."""
+        return tuple(Listener(entry.name, entry.host, entry.port or self.port, entry.security) for entry in self.config.advertised_listeners)
+
+    def _on_image(self, _old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+        if self.replicas is not None and (delta.topics_created or delta.topics_changed or delta.topics_deleted):
+            self.replicas.on_image(new, [*delta.topics_created, *delta.topics_changed], delta.topics_deleted)
+
+    def _on_directory_failed(self, directory: str, reason: str, logs: list[Log]) -> None:
+        self.log.error("log directory is offline", directory=directory, reason=reason, partitions=len(logs))
+        if self.replicas is not None:
+            self.replicas.on_directory_failed(logs)
+        if self._log_manager is not None and not self._log_manager.has_online_directory:
+            self.failed = True
+            self._on_failed()
+
+    def _on_tick(self) -> None:
+        assert self._log_manager is not None
+        self._log_manager.tick(self._ports.clock.wall_ms())
+        self._tick_timer = self._ports.loop.call_later(_TICK_S, self._on_tick)
+
+    def _on_task_failed(self, name: str, error: BaseException) -> None:
+        self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")
+
+
+async def run_broker(config: BrokerConfig, *, logger: Any, ready: Callable[[str], None] | None = None) -> int:
+    """Run a broker on real ports until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 1 failed while running.
+
+    Errors: those of `Broker.start`.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    broker = Broker(config, real_ports(loop), logger, on_failed=stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await broker.start()
+    address = f"{config.advertised_listeners[0].host}:{broker.port}"
+    logger.info("ready", address=address, node_id=config.node_id, log_dirs=list(config.log_dirs))
+    if ready is not None:
+        ready(address)
+    await stopping.wait()
+    logger.info("stopping", reason="a log directory failed" if broker.failed else "signal")
+    await broker.stop()
+    return 1 if broker.failed else 0
