@@ -119,8 +119,8 @@ class OffsetIndex:
         if _SWAP:
             both.byteswap()
         index = cls(base_offset)
-        index._offsets, index._positions = both[0::2], both[1::2]  # noqa: SLF001 - a constructor
-        return index if index._is_valid(log_size) else None  # noqa: SLF001
+        index._offsets, index._positions = both[0::2], both[1::2]
+        return index if index._is_valid(log_size) else None
 
     def _is_valid(self, log_size: int) -> bool:
         offsets, positions = self._offsets, self._positions
@@ -183,9 +183,9 @@ class TimeIndex:
             return None
         index = cls(base_offset)
         for timestamp_ms, relative in _TIME_ENTRY.iter_unpack(_without_trailing_zeros(content, TIME_ENTRY_BYTES)):
-            index._timestamps.append(timestamp_ms)  # noqa: SLF001 - a constructor
-            index._offsets.append(relative)  # noqa: SLF001
-        return index if index._is_valid() else None  # noqa: SLF001
+            index._timestamps.append(timestamp_ms)
+            index._offsets.append(relative)
+        return index if index._is_valid() else None
 
     def _is_valid(self) -> bool:
         timestamps, offsets = self._timestamps, self._offsets

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from bisect import bisect_right
 from struct import Struct
 from typing import Final
 
@@ -41,6 +40,7 @@ from lowtide.storage.offsets import LogOffsets
 from lowtide.storage.producer_state import ACCEPTED, Accepted, Duplicate, ProducerStateManager
 from lowtide.storage.segment import CONTROL_BYTES_MAX, FileSlice, Segment, SliceToken
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.segment_list import SegmentList
 from lowtide.storage.snapshots import ProducerSnapshots
 from lowtide.storage.stored_batches import StoredBatch, split_stored_batches
 from lowtide.storage.timestamps import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
@@ -88,9 +88,6 @@ class Log(LogOffsets):
     """
 
     __slots__ = (
-        "_active",
-        "_bases",
-        "_cache",
         "_filesystem",
         "_removing",
         "_segments",
@@ -115,8 +112,6 @@ class Log(LogOffsets):
             high_watermark=offsets.high_watermark,
             recovery_point=offsets.recovery_point,
         )
-        assert parts.segments
-        assert parts.segments[-1].is_pinned
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
@@ -127,11 +122,8 @@ class Log(LogOffsets):
         self.disk_full = False
         self.flush_wanted = False
         self._filesystem = parts.filesystem
-        self._segments = parts.segments
-        self._bases = [segment.base_offset for segment in parts.segments]
-        self._active = parts.segments[-1]
+        self._segments = SegmentList(parts.segments, parts.cache)
         self._snapshots = parts.snapshots
-        self._cache = parts.cache
         self._removing: list[RemovedSegment] = []
         self._sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs)
 
@@ -182,7 +174,7 @@ class Log(LogOffsets):
         if self.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
-            segment = self._active
+            segment = self._segments.active
             if segment.is_full_for(size, last_offset, max_timestamp, config, now_ms):
                 segment = self._roll(base_offset, now_ms)
             position = segment.size
@@ -225,7 +217,7 @@ class Log(LogOffsets):
             self.disk_full = True
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.offline = True
-        raise storage_error(self._active.path, error) from error
+        raise storage_error(self._segments.active.path, error) from error
 
     # Reading
 
@@ -241,92 +233,22 @@ class Log(LogOffsets):
             return READ_OUT_OF_RANGE
         if offset >= end_offset or offset == self.log_end_offset:
             return NOTHING_READ
-        segment = self._active
-        if offset < segment.base_offset:
-            return self._read_closed(offset, max_bytes, end_offset, minimum_one_batch)
-        return self._read_segment(segment, offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch) or NOTHING_READ
-
-    def _read_closed(self, offset: Offset, max_bytes: int, end_offset: Offset, minimum_one_batch: bool) -> LogRead:
-        """`read`, for an offset below the active segment. A segment that compaction emptied is passed over."""
-        segments, bases = self._segments, self._bases
-        for number in range(max(bisect_right(bases, offset) - 1, 0), len(segments)):
-            segment = segments[number]
-            if segment.base_offset >= end_offset:
-                break
-            next_base = bases[number + 1] if number + 1 < len(bases) else self.log_end_offset
-            found = self._read_segment(segment, offset, max_bytes, end_offset, next_base, minimum_one_batch)
-            if segment is not self._active:
-                self._cache.touch(segment)
-            if found is not None:
-                return found
-        return NOTHING_READ
-
-    def _read_segment(
-        self, segment: Segment, offset: Offset, max_bytes: int, end_offset: Offset, segment_end: Offset, minimum_one_batch: bool
-    ) -> LogRead | None:
-        """`read` in one segment, which ends before the offset `segment_end`. None when it holds nothing from `offset` on."""
-        first_size = 0
-        position = segment.known_start(offset)
-        if position is None:
-            place = segment.find(offset)
-            if place is None:
-                return None
-            position, first_size = place.position, place.size
-            if place.base_offset == offset:
-                segment.remember_start(offset, position)
-        end = segment.size if end_offset >= segment_end else self._end_position(segment, end_offset)
-        size = end - position
-        if size <= 0:
-            return NOTHING_READ
-        if size > max_bytes:
-            if first_size == 0:
-                first_size = segment.size_at(position)
-            if first_size > max_bytes and not minimum_one_batch:
-                return NOTHING_READ
-            size = max_bytes if max_bytes > first_size else first_size
-        return LogRead(FileSlice(segment.file, position, size, segment.token))
-
-    @staticmethod
-    def _end_position(segment: Segment, end_offset: Offset) -> int:
-        """The byte place behind the last batch that lies wholly below `end_offset`."""
-        position = segment.known_start(end_offset)
-        if position is not None:
-            return position
-        place = segment.find(end_offset)
-        if place is None:
-            return segment.size
-        if place.base_offset == end_offset:
-            segment.remember_start(end_offset, place.position)
-        return place.position
+        return self._segments.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch)
 
     def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
         """How many bytes a reader at `offset` has before it up to `end_offset` (exclusive), counting no further than about `limit`.
 
         Errors: StorageError.
         """
-        if offset >= end_offset:
-            return 0
-        total = 0
-        bases = self._bases
-        for number in range(max(bisect_right(bases, offset) - 1, 0), len(bases)):
-            segment = self._segments[number]
-            if segment.base_offset >= end_offset or total >= limit:
-                break
-            start = self._end_position(segment, offset) if offset > segment.base_offset else 0
-            is_last = number + 1 == len(bases)
-            whole = end_offset >= (self.log_end_offset if is_last else bases[number + 1])
-            total += (segment.size if whole else self._end_position(segment, end_offset)) - start
-            if not is_last:
-                self._cache.touch(segment)
-        return total
+        return self._segments.bytes_between(offset, end_offset, self.log_end_offset, limit)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """The first record at or above the log start with at least that timestamp. Errors: StorageError."""
-        return offset_for_timestamp(self._segments, self._cache, timestamp_ms, self.log_start_offset)
+        return offset_for_timestamp(self._segments, timestamp_ms, self.log_start_offset)
 
     def offset_of_max_timestamp(self) -> TimestampedOffset | None:
         """The first record with the largest timestamp; it may lie below the log start, as in Kafka. Errors: StorageError."""
-        return offset_of_max_timestamp(self._segments, self._cache)
+        return offset_of_max_timestamp(self._segments)
 
     # Rolling over
 
@@ -335,7 +257,7 @@ class Log(LogOffsets):
 
         Errors: StorageError, also for a full disk; the log is then as before.
         """
-        before = self._active
+        before = self._segments.active
         try:
             return self._roll(self.log_end_offset, now_ms) is not before
         except OSError as error:
@@ -343,7 +265,7 @@ class Log(LogOffsets):
 
     def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
         """`roll`, with OSError as it comes. A crash in between leaves an empty last segment, or one without its index files."""
-        old = self._active
+        old = self._segments.active
         if not old.size and old.base_offset == base_offset:
             return old
         new = self._create_segment(base_offset, now_ms)
@@ -357,10 +279,7 @@ class Log(LogOffsets):
                 self._filesystem.unlink(new.path)
             raise
         old.unpin()
-        self._cache.touch(old)
         self._segments.append(new)
-        self._bases.append(base_offset)
-        self._active = new
         self._sync.note_written(written)
         self.flush_wanted = True
         return new
@@ -389,14 +308,11 @@ class Log(LogOffsets):
             return []
         self.leader_epochs.truncate_from_start(offset)
         self.producer_state.on_log_start_offset_incremented(offset)
-        passed = bisect_right(self._bases, offset) - 1
+        passed = self._segments.number_of(offset)
         if passed <= 0:
             return []
-        removed = [RemovedSegment(self.directory, segment.base_offset, segment.size) for segment in self._segments[:passed]]
-        for segment in self._segments[:passed]:
-            self._cache.drop(segment)
-        del self._segments[:passed], self._bases[:passed]
-        self._snapshots.left_with_segments(self._bases[0])
+        removed = [RemovedSegment(self.directory, segment.base_offset, segment.size) for segment in self._segments.remove_first(passed)]
+        self._snapshots.left_with_segments(self._segments.bases[0])
         self._removing = [before for before in self._removing if not before.renamed] + removed
         return removed
 
@@ -421,13 +337,12 @@ class Log(LogOffsets):
         if offset >= self.log_end_offset:
             self.leader_epochs.truncate_from_end(offset)
             return Truncation(None, [])
-        number = bisect_right(self._bases, offset) - 1
+        number = self._segments.number_of(offset)
         if number < 0:
             return self.truncate_fully_and_start_at(offset, now_ms=now_ms)
+        place = self._segments[number].find(offset)
         removed = self._remove_from(number + 1)
-        segment = self._segments[number]
-        place = segment.find(offset)
-        self._activate(segment)
+        segment = self._segments.activate(number)
         log_end_offset = offset
         if place is not None and place.base_offset < offset and offset >= self.log_start_offset:
             log_end_offset = max(place.base_offset, self.log_start_offset)
@@ -437,7 +352,7 @@ class Log(LogOffsets):
         self.leader_epochs.truncate_from_end(log_end_offset)
         self._snapshots.drop_above(log_end_offset)
         self.reload_producer_state(now_ms=now_ms)
-        return Truncation(self._sync.truncation_barrier(self._active.file), removed)
+        return Truncation(self._sync.truncation_barrier(self._segments.active.file), removed)
 
     def truncate_fully_and_start_at(self, offset: Offset, *, log_start_offset: Offset | None = None, now_ms: int) -> Truncation:
         """Empties the log: the next record gets `offset`, and the log start, if not given, is `offset`, too (KAFKA-9491).
@@ -449,26 +364,24 @@ class Log(LogOffsets):
         self._sync.on_truncated(0)
         self.leader_epochs.clear()
         self.producer_state.reset()
-        return Truncation(self._sync.truncation_barrier(self._active.file), removed)
+        return Truncation(self._sync.truncation_barrier(self._segments.active.file), removed)
 
     def _start_over(self, base_offset: Offset, now_ms: int) -> list[RemovedSegment]:
         """Replaces all segments by an empty one, and drops all snapshots."""
         removed = self._remove_from(0)
         self._snapshots.drop_above(-1)
         try:
-            self._active = self._create_segment(base_offset, now_ms)
+            self._segments.restart(self._create_segment(base_offset, now_ms))
         except OSError as error:
             self.offline = True
             raise storage_error(self.directory, error) from error
-        self._segments, self._bases = [self._active], [base_offset]
         return removed
 
     def _remove_from(self, number: int) -> list[RemovedSegment]:
         """Takes the segments from `number` on out of the log and renames their files, the last first: a crash leaves a prefix."""
         removed = []
-        for segment in reversed(self._segments[number:]):
-            segment.token.valid = False
-            self._cache.drop(segment)
+        while len(self._segments) > number:
+            segment = self._segments.remove_last()
             gone = RemovedSegment(self.directory, segment.base_offset, segment.size)
             try:
                 gone.mark_deleted(self._filesystem)
@@ -476,31 +389,22 @@ class Log(LogOffsets):
                 self.offline = True
                 raise storage_error(segment.path, error) from error
             removed.append(gone)
-        del self._segments[number:], self._bases[number:]
         return removed
-
-    def _activate(self, segment: Segment) -> None:
-        """Makes a segment the one that is written."""
-        if not segment.is_pinned:
-            self._cache.drop(segment)
-            segment.open_for_writing()
-        self._active = segment
 
     def reload_producer_state(self, *, now_ms: int) -> None:
         """Brings the producer state to the log end: the newest snapshot, then the headers of the batches behind it. Errors: StorageError."""
         state = self.producer_state
         state.reset()
         loaded = self._snapshots.load_newest(state, self.log_end_offset, now_ms=now_ms)
-        start = self._bases[0] if loaded is None else loaded
-        for number in range(max(bisect_right(self._bases, start) - 1, 0), len(self._segments)):
+        start = self._segments.bases[0] if loaded is None else loaded
+        for number in range(max(self._segments.number_of(start), 0), len(self._segments)):
             segment = self._segments[number]
             place = segment.find(start) if segment.size else None
             if place is not None:
                 for position, header in segment.batches(place.position):
                     if header.producer_id >= 0:
                         state.replay(header, now_ms=now_ms, control=segment.read_control(position, header))
-            if segment is not self._active:
-                self._cache.touch(segment)
+            self._segments.used(segment)
 
     # Following
 
@@ -537,7 +441,7 @@ class Log(LogOffsets):
         return FollowerAppend(first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed)
 
     def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
-        header, segment, size = batch.header, self._active, len(batch.content)
+        header, segment, size = batch.header, self._segments.active, len(batch.content)
         if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
             segment = self._roll(max(header.base_offset, self.log_end_offset), now_ms)
         position = segment.size
@@ -561,8 +465,9 @@ class Log(LogOffsets):
         if self.recovery_point == self.log_end_offset and self._sync.is_clean and not self.flush_wanted:
             return None
         self.flush_wanted = False
-        first = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
-        return self._sync.flush_barrier((segment.file for segment in self._segments[first:]), self.log_end_offset)
+        first = max(self._segments.number_of(self.recovery_point), 0)
+        files = [self._segments[number].file for number in range(first, len(self._segments))]
+        return self._sync.flush_barrier(files, self.log_end_offset)
 
     def on_flushed(self, offset: Offset) -> bool:
         """The barrier that was made when the log end was `offset` is done. Returns whether the recovery point rose.
@@ -576,13 +481,13 @@ class Log(LogOffsets):
 
         The log isn't used any more, except for `on_flushed` and `files_to_close`. Errors: StorageError.
         """
-        active = self._active
+        active = self._segments.active
         try:
             if active.changed and active.size:
                 self._sync.note_written(active.write_indexes())
                 if self.config.preallocate:
                     active.file.truncate(active.size)
-            if self.log_end_offset > self._bases[0] and self.log_end_offset not in self._snapshots.offsets:
+            if self.log_end_offset > self._segments.bases[0] and self.log_end_offset not in self._snapshots.offsets:
                 self._sync.note_written([self._snapshots.take(self.log_end_offset, self.producer_state)])
         except OSError as error:
             raise storage_error(active.path, error) from error

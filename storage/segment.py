@@ -172,7 +172,7 @@ class Segment:
             with contextlib.suppress(OSError):
                 filesystem.unlink(segment.path)
             raise
-        segment._pin(file, (OffsetIndex(base_offset), TimeIndex(base_offset)))  # noqa: SLF001 - a constructor
+        segment._pin(file, (OffsetIndex(base_offset), TimeIndex(base_offset)))
         segment.changed = True
         return segment
 

@@ -5,7 +5,6 @@ Sources: Kafka's UnifiedLog.fetchOffsetByTimestamp, LogSegment.findOffsetByTimes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -15,7 +14,7 @@ from lowtide.protocol.records import BatchHeader, iterate_records
 from lowtide.protocol.types import FilePosition, LeaderEpoch, Offset
 from lowtide.storage.errors import DamagedSegmentError
 from lowtide.storage.segment import Segment
-from lowtide.storage.segment_files import SegmentCache
+from lowtide.storage.segment_list import SegmentList
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 28
 """A batch that grows beyond this is damaged: nothing larger passes a produce request, whose frame is bounded by 100 MiB by default."""
@@ -29,14 +28,15 @@ class TimestampedOffset(msgspec.Struct, gc=False):
     leader_epoch: LeaderEpoch
 
 
-def offset_for_timestamp(segments: Sequence[Segment], cache: SegmentCache, timestamp_ms: int, log_start_offset: Offset) -> TimestampedOffset | None:
+def offset_for_timestamp(segments: SegmentList, timestamp_ms: int, log_start_offset: Offset) -> TimestampedOffset | None:
     """The first record at or after `log_start_offset` with a timestamp of at least `timestamp_ms`, or None.
 
     Other than Kafka, a segment whose newest records are deleted doesn't end the search: the next ones are looked at, too.
     Errors: StorageError.
     """
     for segment in segments:
-        _touch(segment, cache)
+        segment.load_timestamps()
+        segments.used(segment)
         if not segment.size or segment.max_timestamp < timestamp_ms:
             continue
         offsets, times = segment.indexes
@@ -50,7 +50,7 @@ def offset_for_timestamp(segments: Sequence[Segment], cache: SegmentCache, times
     return None
 
 
-def offset_of_max_timestamp(segments: Sequence[Segment], cache: SegmentCache) -> TimestampedOffset | None:
+def offset_of_max_timestamp(segments: SegmentList) -> TimestampedOffset | None:
     """The first record with the largest timestamp that lies in the segments, or None when they are empty (KIP-734).
 
     As in Kafka it doesn't mind the log start: a record of a segment that is still there may be the answer though it is deleted.
@@ -58,7 +58,8 @@ def offset_of_max_timestamp(segments: Sequence[Segment], cache: SegmentCache) ->
     """
     best: Segment | None = None
     for segment in segments:
-        _touch(segment, cache)
+        segment.load_timestamps()
+        segments.used(segment)
         if segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
             best = segment
     if best is None:
@@ -69,12 +70,6 @@ def offset_of_max_timestamp(segments: Sequence[Segment], cache: SegmentCache) ->
         if header.max_timestamp == wanted:
             return _first_record(best, position, header, wanted, header.base_offset)
     return None
-
-
-def _touch(segment: Segment, cache: SegmentCache) -> None:
-    if not segment.is_pinned:
-        segment.load_timestamps()
-        cache.touch(segment)
 
 
 def _first_record(

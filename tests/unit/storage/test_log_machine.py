@@ -83,7 +83,8 @@ class LogMachine(RuleBasedStateMachine):
         self.now_ms = 1_700_000_000_000
         self.slices: list[tuple[FileSlice, bytes]] = []
         self.unsent: list[RemovedSegment] = []
-        self.gap_start: int | None = None
+        self.in_flight: list[Row] = []
+        self.cutting_to: int | None = None
 
     @initialize(seed=st.integers(0, 2**32), sync_first=st.booleans())
     def create(self, seed: int, sync_first: bool) -> None:
@@ -176,12 +177,12 @@ class LogMachine(RuleBasedStateMachine):
         del self.rows[end:]
         self.synced_end = min(self.synced_end, end)
         self.high_watermark = min(self.high_watermark, end)
-        sequences = [row.last_sequence for row in self.rows if row.last_sequence >= 0 and row.batch_last < end]
-        self.next_sequence = sequences[-1] + 1 if sequences else 0
-        self.unknown_producer = not sequences
-        # Half a batch is left where the log start lies inside the one that was cut.
+        # Where the log start lies inside the batch that was cut, nothing is left below it but offsets.
         if end > 0 and self.rows[-1].batch_last >= end:
-            self.gap_start = self.rows[-1].batch_base
+            for offset in range(self.rows[-1].batch_base, end):
+                self.rows[offset] = Row(b"", -1, offset, offset, -1)
+        sequences = [row.last_sequence for row in self.rows if row.last_sequence >= 0]
+        self.next_sequence = sequences[-1] + 1 if sequences else 0
 
     @rule()
     def flush(self) -> None:
