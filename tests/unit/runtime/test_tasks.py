@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 
@@ -33,21 +34,20 @@ def test_an_exception_is_told_with_the_task_s_name_and_cancellation_is_none() ->
 
 
 def test_a_task_that_nobody_else_holds_lives_on() -> None:
-    """asyncio keeps only weak references: a task in a cycle of its own may be collected while it waits."""
-    ended = []
+    """asyncio keeps only weak references: a task that waits for what only itself knows would be collected."""
 
-    async def waits_on_itself() -> None:
-        await asyncio.sleep(0.01)
-        ended.append(True)
+    async def waits_for_its_own() -> None:
+        await asyncio.get_running_loop().create_future()
 
     async def main() -> None:
         registry = TaskRegistry(lambda *_: None)
-        registry.spawn(waits_on_itself(), name="lonely")
+        watched = weakref.ref(registry.spawn(waits_for_its_own(), name="lonely"))
+        await asyncio.sleep(0)
         gc.collect()
-        await asyncio.sleep(0.05)
+        assert watched() is not None
+        await registry.cancel_all()
 
     asyncio.run(main())
-    assert ended == [True]
 
 
 def test_cancel_all_waits_for_clean_up_and_takes_what_is_started_meanwhile() -> None:
