@@ -1,0 +1,83 @@
+# Lowtide: `make help` lists the targets.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+CODE := broker cli metadata protocol replication runtime storage testing
+CHECKED := $(CODE) demo tests
+ADDRESS ?= 127.0.0.1:9092
+SEEDS ?= 200
+
+.PHONY: help run test check fmt lint types layers unit sim chaos clients interop bench demo kcat clean
+
+help: ## explain every target
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Lowtide needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Lowtide and its tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,demo]'
+	@touch $@
+
+run: $(INSTALLED) ## start a broker on 127.0.0.1:9092, with its data in ./data
+	@exec $(BIN)/lowtide serve --set listeners=PLAINTEXT://$(ADDRESS)
+
+kcat: # kcat by the system's package manager where it is missing and that is allowed; in CI it must be there
+	@if ! command -v kcat >/dev/null; then \
+	  sudo=; if [ "$$(id -u)" != 0 ]; then sudo='sudo -n'; fi; \
+	  if command -v apt-get >/dev/null && { $$sudo apt-get update -qq && $$sudo apt-get install -qq -y kcat; } >/dev/null 2>&1; then echo "installed kcat"; \
+	  elif command -v dnf >/dev/null && $$sudo dnf install -q -y kcat >/dev/null 2>&1; then echo "installed kcat"; \
+	  elif command -v brew >/dev/null && brew install --quiet kcat >/dev/null 2>&1; then echo "installed kcat"; \
+	  elif [ -n "$${CI:-}" ]; then echo "kcat is missing and could not be installed: CI runs everything that was asked for"; exit 1; \
+	  else echo "kcat is missing and could not be installed: its tests are skipped"; fi; \
+	fi
+
+test: $(INSTALLED) kcat ## run all tests but those that need a JVM
+	@PYTHONASYNCIODEBUG=1 SEEDS=20 $(BIN)/pytest -q tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim
+	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/unit tests/wire tests/sim tests/clients tests/chaos
+
+check: $(INSTALLED) ## check format, lint, types and layers
+	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make fmt"; exit 1; }
+	@$(MAKE) --no-print-directory lint types layers
+
+fmt: $(INSTALLED) ## format the code
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+lint: $(INSTALLED) ## ruff
+	@$(BIN)/ruff check --quiet .
+
+types: $(INSTALLED) ## mypy --strict
+	@$(BIN)/mypy $(CODE)
+
+layers: $(INSTALLED) ## imports point one way
+	@$(BIN)/lint-imports --no-cache >/dev/null || { $(BIN)/lint-imports --no-cache; exit 1; }
+
+unit: $(INSTALLED) ## unit and wire tests only
+	@$(BIN)/pytest -q tests/unit tests/wire
+
+sim: $(INSTALLED) ## simulated brokers: SEEDS=2000 runs so many, SEED=7 replays one
+	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/sim
+
+chaos: $(INSTALLED) ## real brokers, killed under load: ROUNDS=20
+	@$(BIN)/pytest -q tests/chaos
+
+clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
+	@$(BIN)/pytest -q tests/clients
+
+interop: $(INSTALLED) ## Kafka's own tools on our files, and the reverse: needs Java 17 and Maven
+	@$(BIN)/pytest -q -m interop tests/interop
+
+bench: $(INSTALLED) ## micro benchmarks of the hot paths
+	@for bench in bench/bench_*.py; do $(BIN)/python $$bench; done
+
+demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and look again
+	@$(BIN)/python demo/flights.py
+
+clean: ## remove what was built and installed, not ./data
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
