@@ -29,6 +29,7 @@ from lowtide.storage.checkpoint import (
     decode_meta_properties,
     decode_partition_metadata,
     encode_meta_properties,
+    parent_directory,
 )
 from lowtide.storage.errors import StorageError, storage_error
 
@@ -195,12 +196,22 @@ def _locked(filesystem: FileSystem, path: str) -> Lock:
         raise StorageError(path, "the log directory is a file, it must be a folder")
     try:
         filesystem.make_directories(path)
+        _sync_names_above(filesystem, path)
         return filesystem.lock(f"{path}/{LOCK_FILE}")
     except AlreadyLockedError as error:
         reason = f"the log directory is in use by another broker, which holds {LOCK_FILE}; stop it, or give this one another directory"
         raise StorageError(path, reason) from error
     except OSError as error:
         raise _unusable(path, error) from error
+
+
+def _sync_names_above(filesystem: FileSystem, path: str) -> None:
+    """Makes durable that the directory exists, whoever has made it just now. Folders above that we may not open aren't our making."""
+    above = path
+    while above not in {"/", "."}:
+        above = parent_directory(above)
+        with contextlib.suppress(PermissionError, FileNotFoundError):
+            filesystem.sync_directory(above)
 
 
 def _unusable(path: str, error: OSError) -> StorageError:

@@ -50,6 +50,7 @@ from lowtide.storage.checkpoint import (
     LOG_START_CHECKPOINT,
     TEMPORARY_SUFFIX,
     CheckpointError,
+    carry_out,
     decode_offsets,
     encode_offsets,
     joined,
@@ -112,7 +113,7 @@ class LogStartJournal:
         self._fold_waiters: list[OnDurable] = []
         self._fold_wanted = False
         self._in_flight = False
-        self._closed = False
+        self._stopping = False
         self.failure: OSError | None = None
         """The failed write or sync after which this journal takes nothing more; None while all is well."""
 
@@ -168,30 +169,64 @@ class LogStartJournal:
 
     def fold(self, on_folded: OnDurable) -> None:
         """Folds soon: new journal, fresh exports. `on_folded` is given an error if that failed; ENOSPC leaves the journal in service."""
-        assert not self._closed, self._path
+        assert not self._stopping, self._path
         self._fold_wanted = True
         self._fold_waiters.append(on_folded)
         self._commit_next()
 
-    def close(self, on_closed: OnDurable) -> None:
-        """Takes nothing more, makes durable what was accepted, folds if there's something to fold, and lets the file go.
+    def stop(self) -> None:
+        """Takes nothing more and sends nothing more on its way; what is under way is still answered."""
+        self._stopping = True
 
-        `on_closed` is given the error if the journal had failed, or fails now; a fold that found the disk full isn't one.
+    def finish(self) -> None:
+        """Makes durable what still waits, folds if there's something to fold, and lets the file go. Stop code: it syncs.
+
+        Called after `stop`, when the committer has answered everything. On a full disk the journal is left unfolded, which is no error.
+        Errors: OSError, the one after which the journal had failed or a new one; those who wait are told.
         """
-        assert not self._closed, self._path
-        self._closed = True
-        self._fold_waiters.append(partial(self._on_final_fold, on_closed))
-        self._fold_wanted = True
-        if self.failure is not None:
-            self._answer_later([], self.failure)
-        self._commit_next()
-
-    def _on_final_fold(self, on_closed: OnDurable, error: OSError | None) -> None:
+        assert self._stopping, self._path
+        assert not self._in_flight, self._path
+        batch, self._waiting = self._waiting, []
+        waiters, self._fold_waiters = self._fold_waiters, []
+        error = self.failure
+        if error is None:
+            try:
+                self._fold_now([entry for accepted in batch for entry in accepted.entries])
+            except OSError as failed:
+                self._fail(failed)
+                error = failed
         self._file.close()
-        on_closed(None if error is not None and error.errno == errno.ENOSPC else error)
+        for accepted in batch:
+            accepted.on_durable(error)
+        _tell(waiters, error)
+        if error is not None:
+            raise error
+
+    def _fold_now(self, entries: Sequence[LogStartEntry]) -> None:
+        """The fold of a stop, with its frame, one step after the other."""
+        if entries:
+            end = self._end + frame_bytes(len(entries))
+            if end <= self._header.capacity:
+                self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
+                self._file.sync()
+                self._next_sequence += 1
+                self._end = end
+                apply_entries(self._entries, entries)
+                entries = ()
+        folded = dict(self._entries)
+        apply_entries(folded, entries)
+        exported, image, _content = self._folded(folded)
+        if not entries and self._is_folded(crc32c(exported)):
+            return
+        staged = self._staged_fold(exported, image)
+        if isinstance(staged, Barrier):
+            carry_out(self._filesystem, staged)
+            apply_entries(self._entries, entries)
+        elif staged.errno != errno.ENOSPC or entries:
+            raise staged
 
     def _take(self, accepted: _Accepted) -> None:
-        if self._closed or self.failure is not None:
+        if self._stopping or self.failure is not None:
             refused = self.failure or OSError(errno.ESHUTDOWN, "the journal takes no more entries: the broker is stopping", self._path)
             self._answer_later([accepted], refused)
             return
@@ -201,7 +236,7 @@ class LogStartJournal:
 
     def _commit_next(self) -> None:
         """Sends what waits on its way, if nothing is under way."""
-        if self._in_flight or self.failure is not None or not (self._waiting or self._fold_wanted):
+        if self._in_flight or self._stopping or self.failure is not None or not (self._waiting or self._fold_wanted):
             return
         batch, self._waiting = self._waiting, []
         entries = batch[0].entries if len(batch) == 1 else [entry for accepted in batch for entry in accepted.entries]
@@ -255,12 +290,10 @@ class LogStartJournal:
         """
         folded = dict(self._entries)
         apply_entries(folded, entries)
-        exported = self._exported(folded)
+        exported, image, content = self._folded(folded)
         if not batch and self._is_folded(crc32c(exported)):
             self._committer.submit(Barrier(), partial(_tell, waiters))
             return None
-        snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in folded.items()]
-        image, content = encode_journal(snapshot, first_sequence=self._next_sequence, exported_crc=crc32c(exported))
         staged = self._staged_fold(exported, image)
         if isinstance(staged, Barrier):
             # The journal is the last of the files and of the renames; the module's head says why.
@@ -302,6 +335,13 @@ class LogStartJournal:
             accepted.on_durable(error)
         _tell(waiters, error)
         self._drain_after_failure()
+
+    def _folded(self, entries: Mapping[tuple[TopicId, int], Offset]) -> tuple[bytes, bytes, JournalContent]:
+        """What a fold writes: the exports, the new journal, and what it will hold."""
+        exported = self._exported(entries)
+        snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
+        image, content = encode_journal(snapshot, first_sequence=self._next_sequence, exported_crc=crc32c(exported))
+        return exported, image, content
 
     def _exported(self, entries: Mapping[tuple[TopicId, int], Offset]) -> bytes:
         offsets: dict[TopicPartition, Offset] = {}
