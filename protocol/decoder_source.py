@@ -38,7 +38,7 @@ class DecoderSource:
     def _function(self, entity: Entity, label: str) -> None:
         writer = self.writer
         writer.line(0, "def decode(buf, p, end):")
-        self._take_view(_has_view(entity))
+        self._take_view(has_view=_has_view(entity))
         writer.line(1, "try:")
         value = self._read(entity, 2, entity.make.__name__)
         writer.line(1, "except (StructError, IndexError, UnicodeDecodeError) as error:")
@@ -50,7 +50,7 @@ class DecoderSource:
         while self._functions:
             self._tags_function(*self._functions.pop())
 
-    def _take_view(self, has_view: bool) -> None:
+    def _take_view(self, *, has_view: bool) -> None:
         """From here on `buf` is bytes or a bytearray, whose slices can be decoded as text, and `view` shows the same bytes."""
         self.writer.line(1, "if buf.__class__ is memoryview:")
         if has_view:
@@ -195,7 +195,10 @@ class DecoderSource:
         values = [writer.fresh("v") for _ in fields]
         stride = struct.calcsize(f">{form}") + (entity.tags is not None)
         writer.line(depth, f"if {count} == {base + 1}:")
-        self._pending.extend((letters, name) for (_, content), name in zip(entity.fields, values, strict=True) if (letters := fixed_format(content)))
+        for (_, content), name in zip(entity.fields, values, strict=True):
+            letters = fixed_format(content)
+            assert letters is not None, f"{content!r} has no fixed width"
+            self._pending.append((letters, name))
         single = self._finish_entity(entity, values, depth + 1, what)
         writer.line(depth + 1, f"{value} = [{single}]")
         writer.line(depth, f"elif {count} == {base}: {value} = []")

@@ -16,6 +16,7 @@ Validity rules, the same in both forms:
 This module doesn't know which field exists in which version: that is `schema.py`. Sources: protocol guide, KIP-482.
 """
 
+# ruff: noqa: ANN401, SLF001 construct's extension points are untyped and begin with an underscore
 from __future__ import annotations
 
 import io
@@ -270,18 +271,22 @@ class CountedArray(_Counted):
 
 
 class TaggedField:
-    """One known tag of a section: its number, the field's name and default (what an absent tag stands for), and its construct."""
+    """One known tag of a section: its number, the field's name and default (what an absent tag stands for), and its construct.
+
+    All fields of a tagged struct have defaults, for an absent tag stands for these (making the TaggedField raises TypeError otherwise).
+    """
 
     def __init__(self, tag: int, name: str, default: object, content: AnyConstruct) -> None:
         self.tag = tag
         self.name = name
         self.default = default
         self.content = content
+        self._stands_for_none = content.make() if isinstance(content, Entity) else None
 
     def is_absent(self, value: object) -> bool:
         """Whether `value` isn't written: it's the default, or None or a struct of defaults where the content is a struct."""
         if isinstance(self.content, Entity):
-            return value is None or value == self.content.make()
+            return value is None or value == self._stands_for_none
         return value == self.default
 
 

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23): where does a leader epoch end in the leader's log? (KIP-101, KIP-279, KIP-320)
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ends in the leader's log (KIP-101, KIP-279, KIP-320).
 
 Field by field this is Kafka's OffsetForLeaderEpochRequest/Response.
 """

@@ -192,6 +192,7 @@ def test_parts_take_records_that_are_not_bytes() -> None:
 
 def test_a_default_is_not_written() -> None:
     """A tagged struct of defaults takes no byte, whether it's given as None or spelled out (KIP-482)."""
+
     def response(leader: LeaderIdAndEpoch | None) -> ProduceResponse:
         partition = PartitionProduceResponse(index=0, error_code=6, base_offset=-1, current_leader=leader)
         return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[partition])])

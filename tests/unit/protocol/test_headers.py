@@ -1,0 +1,132 @@
+"""Request and response headers: which form belongs to which version, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.headers import (
+    RequestHeader,
+    decode_request_header,
+    read_request_header,
+    read_response_header,
+    request_header,
+    response_header,
+)
+
+INT16 = st.integers(-(2**15), 2**15 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+
+
+def test_a_header_by_hand() -> None:
+    """The layout of both versions, byte by byte."""
+    assert request_header(0, 8, 7, "kcat").hex(" ") == "00 00 00 08 00 00 00 07 00 04 6b 63 61 74"
+    assert request_header(0, 9, 7, "kcat").hex(" ") == "00 00 00 09 00 00 00 07 00 04 6b 63 61 74 00"
+    assert request_header(0, 9, 7, None).hex(" ") == "00 00 00 09 00 00 00 07 ff ff 00"
+    assert response_header(7, False).hex(" ") == "00 00 00 07"
+    assert response_header(7, True).hex(" ") == "00 00 00 07 00"
+
+
+@given(
+    api_key=st.integers(0, 100),
+    version=st.integers(0, 30),
+    correlation_id=INT32,
+    client_id=st.none() | st.text(max_size=40),
+    body=st.binary(),
+)
+def test_what_a_client_writes_the_broker_reads(api_key, version, correlation_id, client_id, body) -> None:
+    """Also for APIs and versions that nobody speaks: the broker must be able to say so."""
+    frame = b"\xaa" + request_header(api_key, version, correlation_id, client_id) + body
+    for buffer in (frame, bytearray(frame), memoryview(frame)):
+        got = read_request_header(buffer, 1, len(frame))
+        assert got == (api_key, version, correlation_id, client_id, len(frame) - len(body))
+    assert decode_request_header(frame, 1, len(frame)) == (
+        RequestHeader(api_key, version, correlation_id, client_id),
+        len(frame) - len(body),
+    )
+
+
+@given(correlation_id=INT32, flexible=st.booleans(), body=st.binary())
+def test_what_the_broker_answers_the_client_reads(correlation_id, flexible, body) -> None:
+    """The position after the header is where the body begins."""
+    frame = response_header(correlation_id, flexible) + body
+    assert read_response_header(frame, 0, len(frame), flexible=flexible) == (correlation_id, len(frame) - len(body))
+
+
+def test_unknown_header_tags_are_passed_over() -> None:
+    """A later client may put tagged fields into the header (KIP-482)."""
+    frame = request_header(0, 9, 7, "x")[:-1] + bytes.fromhex("02 05 01 ff 8101 00") + b"body"
+    assert read_request_header(frame, 0, len(frame))[4] == len(frame) - 4
+    answer = bytes.fromhex("00000007 01 05 01 ff") + b"body"
+    assert read_response_header(answer, 0, len(answer), flexible=True) == (7, 8)
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_every_truncation_is_refused(version) -> None:
+    """A header that doesn't fit its frame is refused, though the buffer goes on behind `end`."""
+    frame = request_header(0, version, 7, "client")
+    for end in range(len(frame)):
+        with pytest.raises(ProtocolError):
+            read_request_header(frame, 0, end)
+        with pytest.raises(ProtocolError):
+            read_request_header(frame[:end], 0, end)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0000 0008 00000007 fffe",
+        "0000 0008 00000007 7fff 61",
+        "0000 0008 00000007 0001 ff",
+        "0000 0009 00000007 0000 01 05 09 00",
+        "0000 0009 00000007 0000 ffffffffff01",
+    ],
+    ids=["negative", "over-long", "not UTF-8", "tag beyond the frame", "endless varint"],
+)
+def test_a_bad_header_is_refused(text) -> None:
+    """With a ProtocolError and nothing else."""
+    frame = bytes.fromhex(text)
+    with pytest.raises(ProtocolError):
+        read_request_header(frame, 0, len(frame))
+
+
+def test_a_cut_response_header_is_refused() -> None:
+    """Without its correlation id, or without its tags."""
+    for text, flexible in (("000000", False), ("00000007", True), ("00000007 01 05 09", True)):
+        frame = bytes.fromhex(text)
+        with pytest.raises(ProtocolError):
+            read_response_header(frame, 0, len(frame), flexible=flexible)
+
+
+def test_which_header_is_flexible() -> None:
+    """From the first flexible version on; the response to ApiVersions never, for the client doesn't know yet (KIP-511)."""
+    assert [request_header_is_flexible(ApiKey.PRODUCE, version) for version in (8, 9, 13)] == [False, True, True]
+    assert [response_header_is_flexible(ApiKey.PRODUCE, version) for version in (8, 9, 13)] == [False, True, True]
+    assert [request_header_is_flexible(ApiKey.API_VERSIONS, version) for version in (2, 3, 99)] == [False, True, True]
+    assert [response_header_is_flexible(ApiKey.API_VERSIONS, version) for version in (2, 3, 99)] == [False, False, False]
+    assert not request_header_is_flexible(31_000, 9)
+
+
+def test_request_and_response_have_the_same_versions() -> None:
+    """`ApiSpec` tells one range and one first flexible version for both; the keys are those of the protocol guide."""
+    for key, spec in API.items():
+        assert spec.key is key
+        assert (spec.response.VERSIONS.low, spec.response.VERSIONS.high) == (spec.min_version, spec.max_version)
+        assert spec.response.FLEXIBLE.low == spec.request.FLEXIBLE.low == spec.first_flexible_version
+    ranges = {int(key): (spec.min_version, spec.max_version, spec.first_flexible_version) for key, spec in API.items()}
+    assert ranges == {
+        0: (3, 13, 9),
+        1: (4, 18, 12),
+        2: (1, 11, 6),
+        3: (0, 13, 9),
+        18: (0, 4, 3),
+        19: (2, 7, 5),
+        20: (1, 6, 4),
+        21: (0, 3, 2),
+        22: (0, 5, 2),
+        23: (2, 4, 4),
+    }
+    assert API[0] is API[ApiKey.PRODUCE]  # type: ignore[index]

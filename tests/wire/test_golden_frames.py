@@ -1,0 +1,164 @@
+"""Frames that others wrote: captured from real clients, or written down by hand from a KIP.
+
+A file in `golden/` is a JSON list of objects:
+
+    source   who wrote the frame, with the version
+    message  the class, for example "ProduceRequest"
+    version  the API version
+    hex      the frame without its size in front, header included; blanks are for the eye
+    header   {"correlation_id": 1, "client_id": "rdkafka"}, of a response without the client id
+    value    the message as JSON: every field, bytes as hex, a view of records as hex
+
+Add one whenever a client does something that none here does.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lowtide.protocol.api_keys import API, ApiSpec, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.compiler import codec_for, reference_codec
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.framing import NEED_DATA, FrameDecoder, frame
+from lowtide.protocol.headers import read_request_header, read_response_header, request_header, response_header
+
+MUTATIONS = 250
+SPECS: dict[str, ApiSpec] = {message.__name__: spec for spec in API.values() for message in (spec.request, spec.response)}
+
+
+class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of a file; see the module's text."""
+
+    source: str
+    message: str
+    version: int
+    hex: str
+    header: dict[str, Any]
+    value: dict[str, Any]
+
+    @property
+    def frame(self) -> bytes:
+        """The bytes."""
+        return bytes.fromhex(self.hex)
+
+    @property
+    def spec(self) -> ApiSpec:
+        """The API."""
+        return SPECS[self.message]
+
+    @property
+    def is_request(self) -> bool:
+        """Whether a client wrote it."""
+        return self.spec.request.__name__ == self.message
+
+    def codec(self, codec_of: Any = codec_for) -> Any:
+        """The codec of its message and version."""
+        return codec_of(self.spec.request if self.is_request else self.spec.response, self.version)
+
+    def read_header(self, buffer: bytes, end: int) -> tuple[dict[str, Any], int]:
+        """The header's values and where the body begins."""
+        if self.is_request:
+            key, version, correlation_id, client_id, position = read_request_header(buffer, 0, end)
+            assert (key, version) == (self.spec.key, self.version)
+            return {"correlation_id": correlation_id, "client_id": client_id}, position
+        flexible = response_header_is_flexible(self.spec.key, self.version)
+        correlation_id, position = read_response_header(buffer, 0, end, flexible=flexible)
+        return {"correlation_id": correlation_id}, position
+
+    def header_bytes(self) -> bytes:
+        """The header as we write it."""
+        if self.is_request:
+            return request_header(self.spec.key, self.version, self.header["correlation_id"], self.header["client_id"])
+        return response_header(self.header["correlation_id"], response_header_is_flexible(self.spec.key, self.version))
+
+
+def load() -> list[Golden]:
+    """All entries of all files, in the order of their names."""
+    files = sorted((Path(__file__).parent / "golden").glob("*.json"))
+    return [entry for file in files for entry in msgspec.json.decode(file.read_bytes(), type=list[Golden])]
+
+
+GOLDEN = load()
+every_frame = pytest.mark.parametrize(
+    "golden",
+    GOLDEN,
+    ids=[f"{number}-{golden.source.split(' ')[0]}-{golden.message}-v{golden.version}" for number, golden in enumerate(GOLDEN)],
+)
+
+
+def as_json(value: Any) -> Any:
+    """A message in the form of `value` in the files."""
+    if isinstance(value, msgspec.Struct):
+        return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, list):
+        return [as_json(element) for element in value]
+    return bytes(value).hex() if isinstance(value, bytes | memoryview) else value
+
+
+@every_frame
+def test_the_frame_means_what_is_written_beside_it(golden: Golden) -> None:
+    """Header and message, read by both codecs; written again they give the same bytes."""
+    whole = golden.frame
+    header, position = golden.read_header(whole, len(whole))
+    assert header == golden.header
+    for codec_of in (codec_for, reference_codec):
+        codec = golden.codec(codec_of)
+        message = codec.decode(whole, position, len(whole))
+        assert as_json(message) == golden.value
+        assert golden.header_bytes() + codec.encode(message) == whole
+
+
+@every_frame
+def test_byte_by_byte(golden: Golden) -> None:
+    """The frame comes out of the stream when its last byte arrives, and not before."""
+    decoder = FrameDecoder()
+    stream = frame(golden.frame)
+    for position in range(len(stream) - 1):
+        decoder.feed(stream[position : position + 1])
+        assert decoder.next_frame() is NEED_DATA
+    decoder.feed(stream[-1:])
+    assert decoder.next_frame() == golden.frame
+
+
+@every_frame
+def test_truncated_and_trailing(golden: Golden) -> None:
+    """Every shorter frame and any longer one is refused."""
+    whole = golden.frame
+    codec = golden.codec()
+    for end in range(len(whole)):
+        with pytest.raises(ProtocolError):
+            codec.decode(whole[:end], golden.read_header(whole[:end], end)[1], end)
+    position = golden.read_header(whole, len(whole))[1]
+    with pytest.raises(ProtocolError):
+        codec.decode(whole + b"\x00", position, len(whole) + 1)
+
+
+@every_frame
+def test_mutations(golden: Golden) -> None:
+    """A changed body is read as the reference reads it, or refused as the reference refuses it."""
+    rng = random.Random(golden.hex)
+    position = golden.read_header(golden.frame, len(golden.frame))[1]
+    body = golden.frame[position:]
+    codec, reference = golden.codec(), golden.codec(reference_codec)
+    for _ in range(MUTATIONS):
+        wrong = bytearray(body)
+        for _ in range(rng.randint(1, 4)):
+            where = rng.randrange(len(wrong) + 1)
+            wrong[where : where + 1] = bytes([rng.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)))])
+        results = []
+        for each in (codec, reference):
+            try:
+                results.append(each.decode(bytes(wrong), 0, len(wrong)))
+            except ProtocolError:
+                results.append(None)
+        assert results[0] == results[1], wrong.hex()
+
+
+def test_there_is_a_frame_of_each_request() -> None:
+    """The files cover every API that is declared."""
+    assert sorted({golden.spec.key for golden in GOLDEN if golden.is_request}) == sorted(API)
