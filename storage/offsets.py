@@ -58,8 +58,7 @@ class LogOffsets:
 
     def advance_high_watermark(self, offset: Offset) -> bool:
         """Raises the high watermark to `offset`, at most to the log end. Returns whether it rose; a lower offset changes nothing."""
-        if offset > self.log_end_offset:
-            offset = self.log_end_offset
+        offset = min(offset, self.log_end_offset)
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset
