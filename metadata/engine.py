@@ -217,10 +217,10 @@ class Engine:
         held = self._leases[lease]
         held.deadline_ms = now_ms + held.time_to_live_ms
 
-    def postpone_leases(self, delay_ms: int) -> None:
-        """Give every lease `delay_ms` more: time in which this process stood still, and nobody could renew."""
-        for lease in self._leases.values():
-            lease.deadline_ms += delay_ms
+    def restart_leases(self, now_ms: int) -> None:
+        """Let every lease's whole time begin anew, as etcd does when its leader changes: for a while nobody could renew."""
+        for held in self._leases.values():
+            held.deadline_ms = now_ms + held.time_to_live_ms
 
     def next_lease_deadline(self) -> int | None:
         """When the first lease ends (monotonic ms), or None without leases that are alive."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 STALL_MS: Final = 500
 """A lease timer that fires later than this shows that the process stood still (SIGSTOP, suspended laptop, swapping): its sessions
-could not renew, and get the lost time back. A session counts its own fencing from what it sent, so this is safe."""
+could not renew, so all leases begin anew. A session counts its own fencing from what it sent, so a longer lease is safe."""
 
 MAX_WATCH_BATCHES: Final = 256
 """Batches that a watch takes from the history at once."""
@@ -259,9 +259,8 @@ class LocalStore:
     def _on_lease_timer(self) -> None:
         self._lease_timer = None
         now_ms = self._clock.monotonic_ms()
-        late_ms = now_ms - self._lease_timer_at_ms
-        if late_ms > STALL_MS:
-            self._engine.postpone_leases(late_ms)
+        if now_ms - self._lease_timer_at_ms > STALL_MS:
+            self._engine.restart_leases(now_ms)
         for lease in self._engine.expired_leases(now_ms):
             self._engine.begin_lease_end(lease)
             self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))

@@ -121,7 +121,7 @@ class MemoryStore(LocalStore):
         engine = disk.begin_life()
         staged = engine.stage()
         engine.stage_orphans(staged)
-        failure = disk.write(staged.batches)
+        failure = disk.write(staged.batches) if staged.batches else None
         if failure is not None:
             raise failure
         engine.commit(staged)

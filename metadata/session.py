@@ -20,7 +20,14 @@ import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import FENCES
-from lowtide.metadata.errors import DuplicateBrokerError, FencedError, InconsistentClusterError, NotControllerError, SessionError
+from lowtide.metadata.errors import (
+    ConflictError,
+    DuplicateBrokerError,
+    FencedError,
+    InconsistentClusterError,
+    NotControllerError,
+    SessionError,
+)
 from lowtide.metadata.image import ImageDelta, MetadataImage, difference
 from lowtide.metadata.records import BrokerRecord, ControllerRecord, Listener, encode
 from lowtide.metadata.store import (
@@ -150,32 +157,46 @@ class MetadataSession:
     async def start(self, registration: BrokerRegistration) -> None:
         """Register, become controller if nobody is, bring the image up to date, and keep all that so until `close`.
 
-        Returns when the image shows this registration and what `reconcile` wanted. Errors: DuplicateBrokerError and those of `open`.
+        Returns when the image shows this registration and what `reconcile` wanted. After an error only `close` may be called.
+
+        Errors: DuplicateBrokerError, those of `open`, and whatever keeps the controller's work from being done in time.
         """
         await self.open()
         self._registration = registration
         self._incarnation = self._random.randbytes(16).hex()
-        self._spawn(self._follow(), "follow")
-        await self._register(self._clock.monotonic_ms() + self._settings.registration_timeout_ms)
+        self._spawn(self._follow, "follow")
+        give_up_ms = self._clock.monotonic_ms() + self._settings.registration_timeout_ms
+        await self._register(give_up_ms)
+        self._spawn(self._hold_lease, "lease")
         await self.wait_for(self.broker_epoch)
-        await self._do_controller_work()
-        self._spawn(self._hold_lease(), "lease")
-        self._spawn(self._control(), "controller")
+        retry = Retry()
+        while (error := await self._try_controller_work()) is not None:
+            if self._clock.monotonic_ms() >= give_up_ms:
+                raise error
+            await retry.wait()
+        self._spawn(self._control, "controller")
 
     async def close(self) -> None:
         """Leave the cluster: stop following, end the lease. The store stays open."""
+        self._end_waits("closed")
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
-        self._end_waits("closed")
         lease, self._lease, self.broker_epoch = self._lease, NO_LEASE, 0
         if lease != NO_LEASE:
             with suppress(UnavailableError, AmbiguousError):
                 await self._store.lease_revoke(lease)
 
-    def _spawn(self, coroutine: Coroutine[object, object, None], name: str) -> None:
-        self._running.append(self._tasks.spawn(coroutine, name=f"metadata-{name}-{self.broker_id}"))
+    def _spawn(self, endless: Callable[[], Coroutine[object, object, None]], name: str) -> None:
+        self._running.append(self._tasks.spawn(self._guard(endless), name=f"metadata-{name}-{self.broker_id}"))
+
+    async def _guard(self, endless: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run one of the session's endless coroutines. When it ends, so do all waits for a newer image."""
+        try:
+            await endless()
+        finally:
+            self._end_waits("over")
 
     # Writing
 
@@ -238,8 +259,10 @@ class MetadataSession:
         lease = await self._store.lease_grant(self._settings.time_to_live_ms)
         retry = Retry()
         while True:
+            seen = self.image.revision
             with suppress(AmbiguousError):
                 result = await self._store.transact([Compare(key, "create", "==", ABSENT)], [Put(key, record, lease)], [Get(key)])
+                self._check_progress(seen, result.revision)
                 if result.succeeded:
                     return self._hold(lease, result.revision, sent_ms)
                 pair = result.gets[0]
@@ -293,19 +316,15 @@ class MetadataSession:
 
     async def _read_image(self) -> MetadataImage:
         pairs, revision = await self._store.range(self._prefix)
-        if revision < self.image.revision:
-            message = f"the metadata store went back from revision {self.image.revision} to {revision}: was a backup restored?"
-            raise InconsistentClusterError(message)
+        self._check_progress(self.image.revision, revision)
         return MetadataImage.load(pairs, revision, prefix=self._prefix)
 
-    async def _follow(self) -> None:
-        """Apply every batch for ever. What ends it, ends every wait for a newer image."""
-        try:
-            await self._follow_watch()
-        finally:
-            self._end_waits("no longer following the metadata")
+    def _check_progress(self, seen: Revision, revision: Revision) -> None:
+        if revision < seen:
+            message = f"the metadata store went back from revision {seen} to {revision}: was a backup restored?"
+            raise InconsistentClusterError(message)
 
-    async def _follow_watch(self) -> None:
+    async def _follow(self) -> None:
         """Apply every batch; after a gap read everything again, and tell the difference."""
         retry = Retry()
         while True:
@@ -315,11 +334,17 @@ class MetadataSession:
                         retry = Retry()
                         self._show(*self.image.apply(batch, prefix=self._prefix))
             except CompactedError:
-                with suppress(UnavailableError):
-                    image = await self._read_image()
-                    self._show(image, difference(self.image, image))
+                await self._read_everything(retry)
             except UnavailableError:
                 await retry.wait()
+
+    async def _read_everything(self, retry: Retry) -> None:
+        try:
+            image = await self._read_image()
+        except UnavailableError:
+            await retry.wait()
+        else:
+            self._show(image, difference(self.image, image))
 
     def _show(self, image: MetadataImage, delta: ImageDelta) -> None:
         old, self.image = self.image, image
@@ -363,12 +388,19 @@ class MetadataSession:
         while True:
             await self._controller_work.wait()
             self._controller_work.clear()
-            try:
-                await self._do_controller_work()
+            if await self._try_controller_work() is None:
                 retry = Retry()
-            except (SessionError, UnavailableError, AmbiguousError, LeaseGoneError):
+            else:
                 self._controller_work.set()  # Compares the whole image with what should be, so it may just be done again.
                 await retry.wait()
+
+    async def _try_controller_work(self) -> Exception | None:
+        """Do the controller's work. Returns what went wrong, if a newer image or a store that answers can mend it."""
+        try:
+            await self._do_controller_work()
+        except (ConflictError, FencedError, NotControllerError, UnavailableError, AmbiguousError, LeaseGoneError) as error:
+            return error
+        return None
 
     async def _do_controller_work(self) -> None:
         if self.broker_epoch == 0:

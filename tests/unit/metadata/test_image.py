@@ -1,0 +1,250 @@
+"""The image: what is visible when, what a delta tells, and that following the watch comes to the same as reading everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.metadata import keys
+from lowtide.metadata.engine import Engine
+from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage, difference
+from lowtide.metadata.records import BrokerRecord, ControllerRecord, Listener, MetadataCorruptError, PartitionRecord, TopicRecord, encode
+from lowtide.metadata.store import Delete, Put
+from lowtide.protocol.types import topic_id_text
+
+PREFIX = b"/test/"
+ID_A, ID_B = b"A" * 16, b"B" * 16
+
+
+class Cluster:
+    """A store's engine, and an image that follows it batch by batch."""
+
+    def __init__(self) -> None:
+        self.engine = Engine(boot=1, revision=0, keys=())
+        self.image = MetadataImage()
+        self.deltas: list[ImageDelta] = []
+
+    def change(self, *operations: Put | Delete) -> ImageDelta:
+        """One transaction; keys are without the prefix."""
+        staged = self.engine.stage()
+        prefixed = [Put(PREFIX + o.key, o.value, o.lease) if isinstance(o, Put) else Delete(PREFIX + o.key) for o in operations]
+        self.engine.evaluate(staged, (), prefixed, ())
+        self.engine.commit(staged)
+        for batch in staged.batches:
+            self.image, delta = self.image.apply(batch, prefix=PREFIX)
+            self.deltas.append(delta)
+        return self.deltas[-1]
+
+    def loaded(self) -> MetadataImage:
+        return MetadataImage.load(self.engine.range(PREFIX), self.engine.revision, prefix=PREFIX)
+
+
+def partition(number: int, topic_id: bytes = ID_A, *, leader_epoch: int = 0) -> Put:
+    record = PartitionRecord(replicas=(1,), isr=(1,), isr_epochs=(5,), leader=1, leader_epoch=leader_epoch, partition_epoch=leader_epoch)
+    return Put(keys.partition(topic_id, number), encode(record))
+
+
+def topic(name: str, partitions: int, topic_id: bytes = ID_A) -> Put:
+    return Put(keys.topic(name), encode(TopicRecord(topic_id_text(topic_id), partitions)))
+
+
+def broker(broker_id: int, rack: str | None = None) -> Put:
+    return Put(keys.broker(broker_id), encode(BrokerRecord("i", (Listener("PLAINTEXT", "host", 9092),), rack)))
+
+
+def names(topics: Sequence[TopicImage]) -> list[str]:
+    return [each.name for each in topics]
+
+
+def test_a_topic_appears_with_all_its_partitions() -> None:
+    """Chunks that come before the record are invisible; with it the whole topic is there, in whatever order the last batch has them."""
+    cluster = Cluster()
+    assert cluster.change(partition(0), partition(2)).is_empty
+    assert cluster.image.topics == {}
+    delta = cluster.change(topic("a", 4), partition(3), partition(1), Put(keys.topic_config("a"), encode({"retention.ms": "1"})))
+    (created,) = delta.topics_created
+    assert created is cluster.image.topics["a"]
+    assert [each.modify_revision for each in created.partitions] == [1, 2, 1, 2]
+    assert created.configs == {"retention.ms": "1"}
+    assert cluster.image.topic_by_id(ID_A) is created
+    assert cluster.image.loose_partitions == {}
+
+
+def test_a_deleted_topic_is_gone_before_all_its_keys_are() -> None:
+    """The record decides. The rest is loose until it is deleted, and loose partitions are what a controller sweeps."""
+    cluster = Cluster()
+    cluster.change(topic("a", 3), partition(0), partition(1), partition(2))
+    delta = cluster.change(Delete(keys.topic("a")), Delete(keys.partition(ID_A, 0)))
+    assert names(delta.topics_deleted) == ["a"]
+    assert cluster.image.topics == {}
+    assert cluster.image.topic_names == {}
+    assert list(cluster.image.loose_partitions[ID_A]) == [1, 2]
+    assert cluster.change(Delete(keys.partition(ID_A, 1)), Delete(keys.partition(ID_A, 2))).is_empty
+    assert cluster.image.loose_partitions == {}
+
+
+def test_a_topic_made_anew_is_deleted_and_created() -> None:
+    """The same name under another id is another topic: brokers must drop the old log. Also when one batch does both."""
+    cluster = Cluster()
+    cluster.change(topic("a", 1), partition(0))
+    delta = cluster.change(topic("a", 1, ID_B), partition(0, ID_B))
+    assert [each.topic_id for each in delta.topics_deleted] == [ID_A]
+    assert [each.topic_id for each in delta.topics_created] == [ID_B]
+    assert delta.topics_changed == ()
+    assert dict(cluster.image.topic_names) == {ID_B: "a"}
+
+
+def test_a_changed_partition_is_told_and_others_are_shared() -> None:
+    """A new leader epoch shows in the delta; what didn't change is the same object, so nothing is copied deep."""
+    cluster = Cluster()
+    cluster.change(topic("a", 2), partition(0), partition(1))
+    cluster.change(topic("b", 1, ID_B), partition(0, ID_B))
+    before = cluster.image
+    delta = cluster.change(partition(1, leader_epoch=1))
+    assert names(delta.topics_changed) == ["a"]
+    assert [each.leader_epoch for each in cluster.image.topics["a"].partitions] == [0, 1]
+    assert [each.leader_epoch for each in before.topics["a"].partitions] == [0, 0], "an image that was handed out doesn't change"
+    assert cluster.image.topics["b"] is before.topics["b"]
+    assert cluster.image.topics["a"].partitions[0] is before.topics["a"].partitions[0]
+
+
+def test_added_partitions_appear_with_the_count() -> None:
+    """Growing a topic in chunks: those beyond the count wait for the record."""
+    cluster = Cluster()
+    cluster.change(topic("a", 1), partition(0))
+    assert cluster.change(partition(1), partition(2)).is_empty
+    assert len(cluster.image.topics["a"].partitions) == 1
+    delta = cluster.change(topic("a", 4), partition(3))
+    assert names(delta.topics_changed) == ["a"]
+    assert len(cluster.image.topics["a"].partitions) == 4
+
+
+def test_configurations_come_and_go() -> None:
+    """A configuration is part of its topic, and its revision is what the next change compares with."""
+    cluster = Cluster()
+    cluster.change(topic("a", 1), partition(0))
+    delta = cluster.change(Put(keys.topic_config("a"), encode({"retention.ms": "7"})))
+    assert names(delta.topics_changed) == ["a"]
+    assert (cluster.image.topics["a"].configs, cluster.image.topics["a"].config_revision) == ({"retention.ms": "7"}, 2)
+    cluster.change(Delete(keys.topic_config("a")))
+    assert (cluster.image.topics["a"].configs, cluster.image.topics["a"].config_revision) == ({}, 0)
+    assert cluster.change(Put(keys.topic_config("nobody"), encode({"x": "y"}))).is_empty
+
+
+def test_brokers_and_the_controller() -> None:
+    """The epoch is the revision of the registration; a registration made anew is a change even if it says the same."""
+    cluster = Cluster()
+    assert cluster.change(broker(1), broker(2, "r")).brokers_changed == (1, 2)
+    assert cluster.image.brokers[2].rack == "r"
+    assert cluster.image.brokers[1].epoch == 1
+    assert cluster.image.brokers[1].listeners == (Listener("PLAINTEXT", "host", 9092),)
+    delta = cluster.change(Put(keys.CONTROLLER, encode(ControllerRecord(2, 1))))
+    assert delta.controller_changed
+    assert (cluster.image.controller_id, cluster.image.controller_revision) == (2, 2)
+    delta = cluster.change(Delete(keys.broker(1)), Delete(keys.CONTROLLER))
+    assert (delta.brokers_changed, delta.controller_changed) == ((1,), True)
+    assert (cluster.image.controller_id, cluster.image.controller_revision) == (-1, 0)
+    assert cluster.change(broker(1)).brokers_changed == (1,)
+    assert cluster.image.brokers[1].epoch == 4
+
+
+def test_unknown_keys_are_for_a_later_lowtide() -> None:
+    """Keys and fields that this version doesn't know leave the image alone."""
+    cluster = Cluster()
+    assert cluster.change(Put(b"features/x", b"\xff"), Put(keys.NEXT_PRODUCER_ID, b"1000")).is_empty
+    assert cluster.change(Put(keys.CLUSTER_ID, b"the-cluster")).is_empty
+    assert cluster.image.cluster_id == "the-cluster"
+    cluster.change(Put(keys.topic("a"), encode(TopicRecord(topic_id_text(ID_A), 1)).replace(b"}", b',"future":[1]}')), partition(0))
+    assert list(cluster.image.topics) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("operations", "complaint"),
+    [
+        ([Put(keys.topic("a"), b"not json")], "topics/a in the metadata store is not a TopicRecord"),
+        ([topic("a", 2), partition(0)], "has 1 partitions instead of 2"),
+        ([topic("a", 2), partition(0), partition(3), partition(4)], "has 3 partitions instead of 2"),
+        ([Put(keys.partition(ID_A, 0), b"{}")], "not a PartitionRecord"),
+        ([Put(keys.broker(1), b"[]")], "not a BrokerRecord"),
+        ([Put(keys.partition(ID_A, 0), partition(0).value.replace(b'"isr_epochs":[5]', b'"isr_epochs":[]'))], "1 in-sync replicas and 0"),
+    ],
+)
+def test_what_lowtide_cannot_have_written_is_refused(operations: list[Put | Delete], complaint: str) -> None:
+    """A damaged store is named with its key, and never becomes a topic with fewer partitions."""
+    with pytest.raises(MetadataCorruptError, match=complaint):
+        Cluster().change(*operations)
+
+
+def test_a_partition_of_a_living_topic_does_not_go() -> None:
+    """Partitions go with their topic only."""
+    cluster = Cluster()
+    cluster.change(topic("a", 2), partition(0), partition(1))
+    with pytest.raises(MetadataCorruptError, match="partition 1 is gone"):
+        cluster.change(Delete(keys.partition(ID_A, 1)))
+
+
+_topic_changes = st.sampled_from(["create", "delete", "sweep", "recreate", "elect", "configure", "unconfigure", "grow"])
+
+
+class _Driver:
+    """Makes changes as the controller would, on topics `a` and `b`."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.next_id = 0
+
+    def play(self, name: str, change: str) -> None:
+        cluster, current = self.cluster, self.cluster.image.topics.get(name)
+        if change in {"create", "recreate"} and (change == "recreate" or current is None):
+            self.next_id += 1
+            topic_id = bytes([self.next_id]) * 16
+            cluster.change(partition(1, topic_id))
+            remove = [Delete(keys.topic_config(name))] if change == "recreate" else []
+            cluster.change(topic(name, 2, topic_id), partition(0, topic_id), *remove)
+        elif change == "sweep" and cluster.image.loose_partitions:
+            loose = cluster.image.loose_partitions.items()
+            cluster.change(*(Delete(keys.partition(topic_id, number)) for topic_id, each in loose for number in each))
+        elif current is not None:
+            self.play_on(current, change)
+
+    def play_on(self, current: TopicImage, change: str) -> None:
+        cluster, count = self.cluster, len(current.partitions)
+        if change == "delete":
+            cluster.change(Delete(keys.topic(current.name)), Delete(keys.topic_config(current.name)), Delete(keys.partition(current.topic_id, 0)))
+        elif change == "elect":
+            cluster.change(partition(0, current.topic_id, leader_epoch=current.partitions[0].leader_epoch + 1))
+        elif change == "configure":
+            cluster.change(Put(keys.topic_config(current.name), encode({"k": str(cluster.image.revision)})))
+        elif change == "unconfigure":
+            cluster.change(Delete(keys.topic_config(current.name)))
+        elif change == "grow":
+            cluster.change(partition(count, current.topic_id))
+            cluster.change(topic(current.name, count + 2, current.topic_id), partition(count + 1, current.topic_id))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), _topic_changes), max_size=25))
+def test_following_comes_to_the_same_as_reading(changes: list[tuple[str, str]]) -> None:
+    """After any history the image that followed equals one read whole, and the deltas add up to the difference."""
+    driver = _Driver()
+    for name, change in changes:
+        before = driver.cluster.image
+        told = len(driver.cluster.deltas)
+        driver.play(name, change)
+        assert driver.cluster.image == driver.cluster.loaded()
+        whole = difference(before, driver.cluster.image)
+        touched = {each.name for delta in driver.cluster.deltas[told:] for each in (*delta.topics_created, *delta.topics_deleted, *delta.topics_changed)}
+        assert {each.name for each in (*whole.topics_created, *whole.topics_deleted, *whole.topics_changed)} == touched
+
+
+def test_a_thousand_partitions_in_chunks_are_copied_little() -> None:
+    """Ten chunks of a hundred: what is built is linear in the partitions; each is decoded once and shared ever after."""
+    cluster = Cluster()
+    for start in range(0, 1000, 100):
+        cluster.change(*(partition(number) for number in range(start, start + 100)))
+    loose = dict(cluster.image.loose_partitions[ID_A])
+    cluster.change(topic("a", 1000))
+    assert all(loose[number] is each for number, each in enumerate(cluster.image.topics["a"].partitions))
