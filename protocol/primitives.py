@@ -1,8 +1,8 @@
 """The small shapes of Kafka's wire: unsigned varints, strings, bytes, arrays and tagged fields.
 
-Two forms stand side by side. The *constructs* (`Text`, `Blob`, `CountedArray`, `TaggedFields`, `Entity`) are the slow reference: they parse and
-build when run by the construct library, and `compiler.py` walks the same tree to write fast code. The *functions* are what that
-generated code calls, mostly off its hot path: long varints and refusals.
+Two forms stand side by side. The *constructs* (`Text`, `Blob`, `CountedArray`, `TaggedFields`, `Entity`) are the slow reference: they
+parse and build when run by the construct library, and the compiler walks the same tree to write fast code. The *functions* are what
+that generated code calls, mostly off its hot path: long varints and refusals.
 
 Validity rules, the same in both forms:
 
@@ -16,7 +16,7 @@ Validity rules, the same in both forms:
 This module doesn't know which field exists in which version: that is `schema.py`. Sources: protocol guide, KIP-482.
 """
 
-# ruff: noqa: ANN401, SLF001 construct's extension points are untyped and begin with an underscore
+# ruff: noqa: SLF001 construct's extension points are untyped and begin with an underscore
 from __future__ import annotations
 
 import io

@@ -6,7 +6,7 @@ DeleteRecords version 3 (KIP-1343) is the one that kio cannot know.
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import enum
 import io
 import uuid
@@ -25,15 +25,15 @@ from lowtide.protocol.schema import wire_form
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 ROUNDS = 8
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-MILLISECOND = datetime.timedelta(milliseconds=1)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 def plain(value: Any) -> Any:
     """A value of kio's in the form that ours have: milliseconds, lists, sixteen bytes."""
-    if isinstance(value, datetime.timedelta):
+    if isinstance(value, dt.timedelta):
         return value // MILLISECOND
-    if isinstance(value, datetime.datetime):
+    if isinstance(value, dt.datetime):
         return (value - EPOCH) // MILLISECOND
     if isinstance(value, uuid.UUID):
         return value.bytes

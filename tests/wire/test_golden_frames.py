@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lowtide.protocol.api_keys import API, ApiSpec, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.api_keys import API, ApiSpec, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for, reference_codec
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.framing import NEED_DATA, FrameDecoder, frame
