@@ -1,4 +1,4 @@
-"""The small text files of a log directory, in Apache Kafka's formats.
+r"""The small text files of a log directory, in Apache Kafka's formats.
 
 This module turns their bytes into values and back, and stages a new version of one beside the old for a committer to put in place. A reader
 of such a file therefore finds the old version or the new one, never an empty or a mixed one (once the barrier is carried out in order).
@@ -14,9 +14,9 @@ An offset checkpoint, here of two partitions, and an epoch checkpoint are text i
     flights 1 7
 
 >>> encode_offsets({TopicPartition("flights", 1): 7, TopicPartition("flights", 0): 1200})
-b'0\\n2\\nflights 0 1200\\nflights 1 7\\n'
+b'0\n2\nflights 0 1200\nflights 1 7\n'
 >>> encode_epochs([(0, 0), (3, 1200)])
-b'0\\n2\\n0 0\\n3 1200\\n'
+b'0\n2\n0 0\n3 1200\n'
 
 Sources: Kafka's CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile, MetaProperties and
 CleanShutdownFileHandler.

@@ -165,6 +165,12 @@ def parse_folder_name(name: str) -> TopicPartition | None:
     return TopicPartition(match["topic"], int(match["partition"]))
 
 
+def deleted_partition(filesystem: FileSystem, path: str, name: str) -> tuple[TopicId, int] | None:
+    """The topic id and partition whose deleted folder is called `name`; None if the folder doesn't tell any more."""
+    topic_id = _topic_id(filesystem, f"{path}/{name}")
+    return None if topic_id == ZERO_TOPIC_ID else (topic_id, int(name.rpartition(".")[0].rpartition("-")[2]))
+
+
 def deleted_folder_name(topic_partition: TopicPartition, random: Random) -> str:
     """A fresh name for the folder of a deleted partition. A long topic is cut, as in Kafka, so that the name stays within 255 bytes."""
     return _marked_folder_name(topic_partition, random, DELETED_FOLDER_SUFFIX)

@@ -1,10 +1,10 @@
 """The journal of log start offsets: what makes an acknowledged delete stay deleted.
 
-One file per log directory, `lowtide-log-start.journal`, alone says where each log of the directory starts, if not at its first segment.
+One file per log directory, `lowtide-log-start.journal`, alone says where each of its logs starts, if not at the first segment.
 `LogStartJournal` guards these promises:
 
-- **Durable before told.** `accept` changes nothing that `value` or `entries` answer; they change when the entry can't be lost any more, right
-  before its callback runs.
+- **Durable before told.** `accept` changes nothing that `value` or `entries` answer; they change when the entry can't be lost any more,
+  right before its callback runs.
 - **The last one wins**, not the largest: a truncation below the log start writes a lower one. Callbacks run in order of acceptance.
 - **One frame under way.** Entries accepted meanwhile wait and leave together in the next frame (group commit). A frame costs one write and
   one fdatasync, however many partitions it names and however large the directory is.
@@ -12,8 +12,8 @@ One file per log directory, `lowtide-log-start.journal`, alone says where each l
   StorageError with the file's name and the command that repairs it. Apache Kafka's fallback isn't followed here.
 
 When the file is three quarters full, at a clean stop and on request it *folds*: a new journal that begins with a snapshot takes its place,
-together with two exports, `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values back from the
-exports, with one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is in the journal's header),
+together with two exports, `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values back from
+the exports, with one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is in the journal's header),
 then Kafka has been at work here, and for each partition the larger value wins, once.
 
 The exports are renamed before the journal. A crash in between leaves the old journal beside newer exports, which adoption then reads; they
@@ -144,9 +144,9 @@ class LogStartJournal:
         return MappingProxyType(self._entries)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way or waiting."""
-        return not self._in_flight and not self._waiting
+    def exported_crc(self) -> int | None:
+        """CRC-32C of Kafka's checkpoint as we know it; any other content of that file is Kafka's."""
+        return self._header.exported_crc
 
     def value(self, topic_id: TopicId, partition: int) -> Offset | None:
         """The durable log start offset of a partition, or None if it has no entry."""
@@ -454,7 +454,7 @@ def merge_larger(
 def read_offsets(filesystem: FileSystem, directory: str, name: str) -> tuple[int, dict[TopicPartition, Offset]]:
     """The CRC-32C and the entries of one of the two exports.
 
-    Errors: CheckpointError with the repair command; an empty file is one, for a file of log starts that lost its content isn't "no deletes".
+    Errors: CheckpointError with the repair command; an empty file is one: log starts that were lost aren't "no deletes".
     """
     path = f"{directory}/{name}"
     content = filesystem.read_bytes(path)

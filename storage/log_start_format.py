@@ -27,10 +27,10 @@ and from 512 on frames, each right behind the one before:
 >>> encode_frame(7, [(b"0123456789abcdef", 2, 300)]).hex(" ", 4)
 '4c534631 00000001 5549716f 00000000 00000007 30313233 34353637 38396162 63646566 00000002 00000000 0000012c 4c53462e'
 
-**What a reader may conclude.** One frame at most is under way at a time, and a frame is acknowledged only once it's durable. So of all frames
-only the last can be incomplete, and that one was never acknowledged. A disk writes sectors of 512 bytes each whole or not at all (a cut at
-any byte is understood too). The marks have no zero byte and the entries have no zero topic id, so each sector's piece of a written frame holds
-something that isn't zero. Hence
+**What a reader may conclude.** One frame at most is under way at a time, and a frame is acknowledged only once it's durable. So of all
+frames only the last can be incomplete, and that one was never acknowledged. A disk writes sectors of 512 bytes each whole or not at all (a
+cut at any byte is understood too). The marks have no zero byte and the entries have no zero topic id, so each sector's piece of a written
+frame holds something that isn't zero. Hence
 - a bad frame with a good one anywhere behind it was acknowledged: damage;
 - a bad last frame in which a piece is missing (zero) is a torn write: dropped;
 - a bad last frame in which no piece is missing was written whole and changed later: damage.
@@ -248,7 +248,7 @@ def _is_torn(image: bytes, position: FilePosition, written_end: FilePosition) ->
     if not present.startswith(_FRAME_MARK[: len(present)]):
         return False
     count_end = position + len(_FRAME_MARK) + _CRC.size
-    if written_end < count_end or not any(image[first_end : max(first_end, count_end)]) and first_end < count_end:
+    if written_end < count_end or (first_end < count_end and not any(image[first_end:count_end])):
         return True  # Cut within mark or count, or the second sector, with the rest of them, is missing.
     mark, count = _FRAME_HEAD.unpack_from(image, position)[:2] if position + _FRAME_HEAD.size <= len(image) else (b"", 0)
     frame_end = position + frame_bytes(count)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem
@@ -162,5 +163,4 @@ def _free_name(filesystem: FileSystem, directory: str, name: str) -> str:
 
 
 def _gaps(sequences: list[int]) -> tuple[tuple[int, int], ...]:
-    pairs = zip(sequences, sequences[1:], strict=False)
-    return tuple((before + 1, after - 1) for before, after in pairs if after > before + 1)
+    return tuple((before + 1, after - 1) for before, after in pairwise(sequences) if after > before + 1)

@@ -1,0 +1,503 @@
+"""The logs of one log directory, and everything that they share there: journal, checkpoints, committer, removal of files.
+
+Guards: a log's topic id is known before it is served; a log start is visible only when the journal has it durably; the marker of a clean
+stop is the last thing that a stop writes. A failed write or sync takes the whole directory offline, at once and for good.
+
+Sources: Kafka's LogManager; design.md sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
+from lowtide.runtime.committer import Barrier
+from lowtide.storage.checkpoint import (
+    CLEAN_SHUTDOWN_MARKER,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    CheckpointError,
+    carry_out,
+    decode_offsets,
+    encode_clean_shutdown,
+    encode_partition_metadata,
+    joined,
+)
+from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.file_removal import FileRemoval
+from lowtide.storage.loader import LoadReport, create_log, load_log
+from lowtide.storage.log import Log, LogConfig
+from lowtide.storage.log_directory import (
+    REGISTRATION_COUNTER,
+    Identity,
+    LogDirectory,
+    deleted_folder_name,
+    deleted_partition,
+    list_directory,
+)
+from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
+from lowtide.storage.log_start import JournalHooks, LogStartJournal, OnDurable, read_offsets
+from lowtide.storage.offset_checkpoint import OffsetCheckpoint
+from lowtide.storage.producer_state import ProducerStateManager
+
+LOGS_PER_SYNC = 64
+"""How many logs a stop syncs in one go: each may hold some ten files open for it."""
+
+
+class DirectoryLogs:
+    """See the module. `open`, then `load`; in the end `stop`, and `finish` or `release`."""
+
+    def __init__(
+        self, path: str, ports: DirectoryPorts, settings: LogManagerSettings, on_failed: Callable[[DirectoryLogs, str], None]
+    ) -> None:
+        """`on_failed` is told once, with the reason, when the directory has gone offline."""
+        self.path = path
+        self.logs: dict[TopicPartition, Log] = {}
+        self.unidentified: set[TopicPartition] = set()
+        """Partitions whose folder doesn't tell the topic id: they are loaded when the cluster's metadata tell it."""
+        self.damaged: dict[TopicPartition, StorageError] = {}
+        """Partitions that can't be loaded, each for a reason of its own."""
+        self.strays: tuple[str, ...] = ()
+        self.reports: dict[TopicPartition, LoadReport] = {}
+        """What loading had to mend."""
+        self._ports = ports
+        self._filesystem = ports.filesystem
+        self._settings = settings
+        self._on_failed = on_failed
+        self._directory: LogDirectory | None = None
+        self._journal: LogStartJournal | None = None
+        self._topic_names: dict[TopicId, str] = {}
+        self._old_recovery_points: dict[TopicPartition, Offset] = {}
+        self._old_high_watermarks: dict[TopicPartition, Offset] = {}
+        self._identity_unsynced: set[Log] = set()
+        self._flushing: set[Log] = set()
+        self._flushed_ms: dict[Log, int] = {}
+        self._leaving: set[TopicPartition] = set()
+        self._export_is_stale = False
+        self._stopped = False
+        self._next_ms = dict.fromkeys(("recovery points", "high watermarks", "producers"), 0)
+        self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._recovery_point_offsets)
+        self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, self._high_watermark_offsets)
+        self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
+
+    # Opening
+
+    def open(self, identity: Identity) -> None:
+        """Takes the directory. Errors: StorageError; see `LogDirectory.open`."""
+        self._directory = LogDirectory.open(self._filesystem, self.path, identity, self._ports.random)
+
+    def load(self) -> None:
+        """Reads the journal and loads every log; unclean ones are recovered. Start code: it syncs, and may take long.
+
+        Errors: StorageError with file and remedy for what concerns the directory as a whole. What is wrong with one partition is in
+        `damaged`.
+        """
+        try:
+            self._load()
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+
+    def _load(self) -> None:
+        listing = list_directory(self._filesystem, self.path)
+        self.strays = tuple(f"{self.path}/{name}" for name in listing.strays)
+        self._journal = LogStartJournal.open(
+            self._filesystem,
+            self.path,
+            self._ports.committer,
+            folders=listing.partitions,
+            expected=self._filesystem.exists(f"{self.path}/{REGISTRATION_COUNTER}"),
+            hooks=JournalHooks(topic_name=self._topic_names.get, on_failure=self.fail),
+        )
+        # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find out again.
+        self._old_recovery_points = self._read_checkpoint(RECOVERY_POINT_CHECKPOINT)
+        self._old_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_CHECKPOINT)
+        for topic_partition, topic_id in listing.partitions.items():
+            if topic_id == ZERO_TOPIC_ID:
+                self.unidentified.add(topic_partition)
+                continue
+            try:
+                start = self.journal.value(topic_id, topic_partition.partition)
+                self._load_log(topic_partition, topic_id, self._settings.default_config, start or 0)
+            except DamagedSegmentError as error:
+                self.damaged[topic_partition] = error
+        self._finish_deletions(listing.deleted, listing.partitions)
+        now_ms = self._ports.clock.monotonic_ms()
+        self._next_ms = {
+            "recovery points": now_ms + self._settings.recovery_point_interval_ms,
+            "high watermarks": now_ms + self._settings.high_watermark_interval_ms,
+            "producers": now_ms + self._settings.producer_expiration_check_ms,
+        }
+
+    def _load_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
+        report = LoadReport()
+        log = load_log(
+            self._filesystem,
+            self.folder(topic_partition),
+            config,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            recovery_point=self._old_recovery_points.get(topic_partition, 0),
+            high_watermark=self._old_high_watermarks.get(topic_partition, 0),
+            log_start_offset=log_start_offset,
+            clean=self.directory.stopped_cleanly,
+            now_ms=self._ports.clock.wall_ms(),
+            cache=self._ports.cache,
+            producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
+            report=report,
+        )
+        if report != LoadReport(segments_checked=report.segments_checked):
+            self.reports[topic_partition] = report
+        self._add(log)
+        return log
+
+    def _finish_deletions(self, folders: Iterable[str], partitions: Mapping[TopicPartition, TopicId]) -> None:
+        """Removes what is left of partitions whose deletion a stop has interrupted, and their log starts."""
+        alive = {(topic_id, topic_partition.partition) for topic_partition, topic_id in partitions.items()}
+        gone = [deleted_partition(self._filesystem, self.path, name) for name in folders]
+        forgotten = [key for key in gone if key is not None and key not in alive and self.journal.value(*key) is not None]
+        if forgotten:
+            self._export_is_stale = True
+            self.journal.forget(forgotten, lambda _error: None)
+        self._removal.remove_folders([f"{self.path}/{name}" for name in folders], 0)
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
+        path = f"{self.path}/{name}"
+        if not self._filesystem.exists(path):
+            return {}
+        try:
+            return decode_offsets(self._filesystem.read_bytes(path), path)
+        except CheckpointError:
+            return {}
+
+    # What it is
+
+    @property
+    def directory(self) -> LogDirectory:
+        assert self._directory is not None, self.path
+        return self._directory
+
+    @property
+    def journal(self) -> LogStartJournal:
+        assert self._journal is not None, self.path
+        return self._journal
+
+    @property
+    def is_online(self) -> bool:
+        """Whether its logs are served."""
+        return self._directory is not None and self._directory.is_online
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions have their folder here."""
+        return len(self.logs) + len(self.unidentified) + len(self.damaged)
+
+    def holds(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition's folder is here, whatever its state."""
+        return topic_partition in self.logs or topic_partition in self.unidentified or topic_partition in self.damaged
+
+    def folder(self, topic_partition: TopicPartition) -> str:
+        """Where a partition's files are."""
+        return f"{self.path}/{topic_partition}"
+
+    def fail(self, error: OSError | StorageError) -> None:
+        """Takes the directory offline: its logs refuse appends from now on. A second failure changes nothing."""
+        reason = error.reason if isinstance(error, StorageError) else error.strerror or str(error)
+        if self.directory.fail(reason) and not self._stopped:
+            for log in self.logs.values():
+                log.offline = True
+            self._on_failed(self, reason)
+
+    # Logs come and go
+
+    def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
+        """Makes a log, or loads one whose topic id its folder didn't tell. Nothing is synced here.
+
+        Errors: StorageError; a full disk is one too, and leaves the directory online and without the partition.
+        """
+        assert topic_partition not in self._leaving and topic_partition not in self.logs, topic_partition
+        folder = self.folder(topic_partition)
+        start = self.journal.value(topic_id, topic_partition.partition) or 0
+        was_there = topic_partition in self.unidentified
+        try:
+            if was_there:
+                log = self._load_log(topic_partition, topic_id, config, max(start, self._adoptable(topic_partition)))
+                self.unidentified.discard(topic_partition)
+            else:
+                log = self._create_log(topic_partition, topic_id, config, start)
+            self._filesystem.write_bytes(f"{folder}/{PARTITION_METADATA}", encode_partition_metadata(topic_id))
+        except OSError as error:
+            self._undo_create(topic_partition, was_there=was_there)
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                self.fail(error)
+            raise storage_error(folder, error) from error
+        self._identity_unsynced.add(log)
+        if log.log_start_offset > start:
+            # Kafka's checkpoint said so. Its next version will be ours, so from now on the journal must.
+            self.accept_log_starts([(log, log.log_start_offset)], lambda _error: None)
+        return log
+
+    def _create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
+        log = create_log(
+            self._filesystem,
+            self.folder(topic_partition),
+            config,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            now_ms=self._ports.clock.wall_ms(),
+            log_start_offset=log_start_offset,
+            cache=self._ports.cache,
+            producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
+        )
+        self._add(log)
+        return log
+
+    def _undo_create(self, topic_partition: TopicPartition, *, was_there: bool) -> None:
+        """Half a new log goes; one that was there before stays, to be loaded another time."""
+        log = self.logs.pop(topic_partition, None)
+        if log is not None:
+            self._drop(log)
+        if was_there:
+            self.unidentified.add(topic_partition)
+        else:
+            with contextlib.suppress(OSError):
+                self._filesystem.remove_tree(self.folder(topic_partition))
+
+    def _adoptable(self, topic_partition: TopicPartition) -> Offset:
+        """What Kafka's checkpoint says of a partition whose topic id wasn't known when the journal was opened."""
+        if not self._filesystem.exists(f"{self.path}/{LOG_START_CHECKPOINT}"):
+            return 0
+        crc, offsets = read_offsets(self._filesystem, self.path, LOG_START_CHECKPOINT)
+        return offsets.get(topic_partition, 0) if crc != self.journal.exported_crc else 0
+
+    def delete(self, partitions: Iterable[TopicPartition], on_done: OnDurable) -> None:
+        """Lets partitions go: out of sight at once, their folders renamed, their log starts forgotten durably, then `on_done`.
+
+        Only then may their names be used again. The files go later.
+        """
+        keys = [key for key in partitions if self.holds(key)]
+        if not self.is_online:
+            offline = OSError(errno.EIO, f"the log directory is offline: {self.directory.offline_reason}", self.path)
+            self._ports.committer.submit(Barrier(), lambda error: on_done(error or offline))
+            return
+        forgotten: list[tuple[TopicId, int]] = []
+        renames = []
+        delay_ms = 0
+        for key in keys:
+            log = self.logs.pop(key, None)
+            self.unidentified.discard(key)
+            self.damaged.pop(key, None)
+            self._old_recovery_points.pop(key, None)
+            self._old_high_watermarks.pop(key, None)
+            if log is not None:
+                log.forget_removed_segments()
+                log.offline = True
+                self._drop(log)
+                forgotten.append((log.topic_id, key.partition))
+                delay_ms = max(delay_ms, log.config.file_delete_delay_ms)
+            renames.append((self.folder(key), f"{self.path}/{deleted_folder_name(key, self._ports.random)}"))
+        self._leaving.update(keys)
+        self._topic_names.clear()
+        self._topic_names.update({log.topic_id: key.topic for key, log in self.logs.items()})
+        leaving = _Leaving(keys=keys, forgotten=forgotten, renames=renames, delay_ms=delay_ms, on_done=on_done)
+        self._removal.rename_folders(renames, partial(self._on_renamed, leaving))
+
+    def _on_renamed(self, leaving: _Leaving, error: OSError | None) -> None:
+        """The names are free in memory; now durably, and in the checkpoints, for they go by name."""
+        if error is not None:
+            self.fail(error)
+        if error is not None or self._stopped:
+            self._left(leaving, error or OSError(errno.ESHUTDOWN, "the broker is stopping", self.path))
+            return
+        waiting_for = 2
+
+        def written(failed: OSError | None) -> None:
+            nonlocal waiting_for
+            waiting_for -= 1
+            leaving.error = leaving.error or failed
+            if waiting_for == 0:
+                if leaving.error is not None:
+                    self._left(leaving, leaving.error)
+                else:
+                    self._export_is_stale = True
+                    self.journal.forget(leaving.forgotten, partial(self._left, leaving))
+
+        self._recovery_points.write_and_tell(written)
+        self._high_watermarks.write_and_tell(written)
+
+    def _left(self, leaving: _Leaving, error: OSError | None) -> None:
+        self._leaving.difference_update(leaving.keys)
+        due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms
+        self._removal.remove_folders([target for _source, target in leaving.renames], due_ms)
+        leaving.on_done(error)
+
+    def _add(self, log: Log) -> None:
+        self.logs[log.topic_partition] = log
+        self._topic_names[log.topic_id] = log.topic_partition.topic
+        self._flushed_ms[log] = self._ports.clock.monotonic_ms()
+
+    def _drop(self, log: Log) -> None:
+        self._identity_unsynced.discard(log)
+        self._flushed_ms.pop(log, None)
+        for segment in log.segments:
+            self._ports.cache.drop(segment)
+
+    # Log starts
+
+    def accept_log_starts(self, items: list[tuple[Log, Offset]], on_durable: OnDurable) -> None:
+        """Raises log starts: journalled, and when that's durable applied and answered. See `LogManager.accept_log_start`."""
+        for log, offset in items:
+            log.accept_log_start(offset)
+        entries = [(log.topic_id, log.topic_partition.partition, offset) for log, offset in items]
+        self.journal.accept(entries, partial(self._on_log_starts, items, on_durable))
+
+    def _on_log_starts(self, items: list[tuple[Log, Offset]], on_durable: OnDurable, error: OSError | None) -> None:
+        if error is None:
+            overtaken = []
+            for log, offset in items:
+                if self.logs.get(log.topic_partition) is log and not self._apply_log_start(log, offset):
+                    overtaken.append((log.topic_id, log.topic_partition.partition, log.log_start_offset))
+            if overtaken and not self._stopped:
+                # A truncation came between, and whatever is written above its end now wasn't meant: the journal may not say so either.
+                self.journal.accept(overtaken, lambda _error: None)
+        on_durable(error)
+
+    def _apply_log_start(self, log: Log, offset: Offset) -> bool:
+        """Returns False if the rise was overtaken by a truncation."""
+        removed = log.advance_log_start(offset)
+        self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
+        return log.log_start_offset >= offset
+
+    # Due work
+
+    def flush(self, log: Log) -> None:
+        """Begins to make a log durable, if there's something to do and nothing under way."""
+        if log in self._flushing or not self.is_online or self._stopped:
+            return
+        try:
+            barrier = self._flush_barrier(log, log.flush_barrier())
+        except StorageError as error:
+            self.fail(error)
+            return
+        self._flushed_ms[log] = self._ports.clock.monotonic_ms()
+        if barrier is not None:
+            self._flushing.add(log)
+            self._ports.committer.submit(barrier, partial(self._on_flushed, log, log.log_end_offset))
+
+    def _flush_barrier(self, log: Log, barrier: Barrier | None) -> Barrier | None:
+        """The log's barrier, and the file with its topic id the first time."""
+        if barrier is None or log not in self._identity_unsynced:
+            return barrier
+        self._identity_unsynced.discard(log)
+        try:
+            identity = self._filesystem.open(f"{log.directory}/{PARTITION_METADATA}")
+        except OSError as error:
+            raise storage_error(log.directory, error) from error
+        return joined([Barrier(files=(identity,)), barrier])
+
+    def _on_flushed(self, log: Log, offset: Offset, error: OSError | None) -> None:
+        self._flushing.discard(log)
+        if error is None:
+            log.on_flushed(offset)
+        elif self.logs.get(log.topic_partition) is log:
+            self.fail(error)
+
+    def tick(self, wall_ms: int) -> None:
+        """Does what is due: flushes, checkpoints, removals, forgetting silent producers."""
+        if not self.is_online or self._stopped:
+            return
+        now_ms = self._ports.clock.monotonic_ms()
+        for log in list(self.logs.values()):
+            config = log.config
+            unflushed = log.unflushed_records
+            if log.flush_wanted or unflushed >= config.flush_messages or (unflushed and now_ms - self._flushed_ms[log] >= config.flush_ms):
+                self.flush(log)
+        self._removal.tick(now_ms)
+        if self._is_due("high watermarks", now_ms, self._settings.high_watermark_interval_ms):
+            self._high_watermarks.write()
+        if self._is_due("recovery points", now_ms, self._settings.recovery_point_interval_ms):
+            self._recovery_points.write()
+            if self._export_is_stale:
+                self._export_is_stale = False
+                self.journal.fold(self._on_folded)
+        if self._is_due("producers", now_ms, self._settings.producer_expiration_check_ms):
+            for log in self.logs.values():
+                log.producer_state.remove_expired(wall_ms)
+
+    def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
+        if now_ms < self._next_ms[what]:
+            return False
+        self._next_ms[what] = now_ms + interval_ms
+        return True
+
+    def _on_folded(self, error: OSError | None) -> None:
+        self._export_is_stale = self._export_is_stale or error is not None
+
+    def _checkpoint(self, name: str, offsets: Callable[[], Mapping[TopicPartition, Offset]]) -> OffsetCheckpoint:
+        return OffsetCheckpoint(self._filesystem, self._ports.committer, f"{self.path}/{name}", offsets, self.fail)
+
+    def _recovery_point_offsets(self) -> dict[TopicPartition, Offset]:
+        return self._kept(self._old_recovery_points) | {key: log.recovery_point for key, log in self.logs.items()}
+
+    def _high_watermark_offsets(self) -> dict[TopicPartition, Offset]:
+        return self._kept(self._old_high_watermarks) | {key: log.high_watermark for key, log in self.logs.items()}
+
+    def _kept(self, old: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
+        """What was known of partitions that aren't loaded."""
+        return {key: old[key] for key in (*self.unidentified, *self.damaged) if key in old}
+
+    # Stopping
+
+    def stop(self) -> None:
+        """Begins nothing new; what is under way is still answered. Call it before the committer is closed."""
+        self._stopped = True
+        if self._journal is not None:
+            self._journal.stop()
+
+    def finish(self, broker_epoch: int) -> None:
+        """The rest of a clean stop: all durable, checkpoints, journal, and last the marker. Stop code: it syncs.
+
+        Errors: StorageError; the directory then has no marker, and the next start recovers.
+        """
+        assert self._stopped, self.path
+        try:
+            self._sync_logs()
+            self._recovery_points.write_now()
+            self._high_watermarks.write_now()
+            self.journal.finish()
+            self._filesystem.replace_file(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(broker_epoch))
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+
+    def _sync_logs(self) -> None:
+        logs = list(self.logs.values())
+        for first in range(0, len(logs), LOGS_PER_SYNC):
+            some = logs[first : first + LOGS_PER_SYNC]
+            barriers = [self._flush_barrier(log, log.close()) for log in some]
+            carry_out(self._filesystem, joined(barrier for barrier in barriers if barrier is not None))
+            for log in some:
+                log.on_flushed(log.log_end_offset)
+                for file in log.files_to_close():
+                    file.close()
+
+    def release(self) -> None:
+        """Gives up the lock; the directory may be used by another broker."""
+        if self._directory is not None:
+            self._directory.release()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Leaving:
+    """A deletion under way."""
+
+    keys: list[TopicPartition]
+    forgotten: list[tuple[TopicId, int]]
+    renames: list[tuple[str, str]]
+    delay_ms: int
+    on_done: OnDurable
+    error: OSError | None = None

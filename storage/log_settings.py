@@ -1,0 +1,42 @@
+"""What the logs of a broker have in common: settings from its configuration, and the outside world of one log directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.committer import Committer
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.runtime.random import Random
+from lowtide.runtime.worker import Worker
+from lowtide.storage.log_values import LogConfig
+from lowtide.storage.producer_state import DEFAULT_EXPIRATION_MS
+from lowtide.storage.segment_files import SegmentCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerSettings:
+    """What the broker's configuration says about logs in general. Times in milliseconds."""
+
+    recovery_point_interval_ms: int = 60_000
+    """`log.flush.offset.checkpoint.interval.ms`"""
+    high_watermark_interval_ms: int = 5_000
+    """`replica.high.watermark.checkpoint.interval.ms`"""
+    producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS
+    """`producer.id.expiration.ms`"""
+    producer_expiration_check_ms: int = 600_000
+    """`producer.id.expiration.check.interval.ms`"""
+    default_config: LogConfig = field(default_factory=LogConfig)
+    """What logs are loaded with, before their topics' configuration is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryPorts:
+    """The outside world of the logs of one directory, and what they share with the other directories."""
+
+    filesystem: FileSystem
+    clock: Clock
+    committer: Committer
+    worker: Worker
+    random: Random
+    cache: SegmentCache

@@ -1,0 +1,118 @@
+"""An offset checkpoint that is written again and again: recovery points, high watermarks.
+
+Guards: one version of the file is on its way at a time, and whoever waits is told only of a version that was made after he asked.
+
+A full disk keeps the old version, which may be out of date but never wrong, except where somebody waits: then entries are meant to go (a
+partition was deleted, its name may be used again), and the file is removed, for no knowledge is safe and old knowledge isn't.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from lowtide.protocol.types import Offset, TopicPartition
+from lowtide.runtime.committer import Barrier, Committer
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.checkpoint import TEMPORARY_SUFFIX, encode_offsets, parent_directory, staged_checkpoint
+
+OnWritten: TypeAlias = Callable[[OSError | None], None]
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class OffsetCheckpoint:
+    """One such file, written through a committer. Used from the event loop only."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        committer: Committer,
+        path: str,
+        offsets: Callable[[], Mapping[TopicPartition, Offset]],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        """`offsets` says what is to be in the file; `on_failure` is told of a failing disk."""
+        self._filesystem = filesystem
+        self._committer = committer
+        self._path = path
+        self._offsets = offsets
+        self._on_failure = on_failure
+        self._written: bytes | None = None
+        self._under_way = False
+        self._waiting: list[OnWritten] = []
+
+    def write(self) -> None:
+        """Begins a new version if there's something new and none is under way."""
+        if not self._under_way:
+            self._begin([])
+
+    def write_and_tell(self, on_written: OnWritten) -> None:
+        """Has the file hold what is true now, or not exist, and the names of its folder durable. `on_written` is called later, once."""
+        self._waiting.append(on_written)
+        if not self._under_way:
+            self._begin_for_waiting()
+
+    def write_now(self) -> None:
+        """The same at once. For stop code, when the committer is idle: it syncs. Errors: OSError."""
+        self._filesystem.replace_file(self._path, encode_offsets(self._offsets()))
+
+    def _begin_for_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._begin(waiting)
+
+    def _begin(self, waiting: list[OnWritten]) -> None:
+        content = encode_offsets(self._offsets())
+        barrier: Barrier | None = None
+        if content != self._written:
+            try:
+                barrier = staged_checkpoint(self._filesystem, self._path, content)
+            except OSError as error:
+                self._give_up(waiting, error)
+                return
+        elif waiting:
+            barrier = Barrier(directories=(parent_directory(self._path),))
+        if barrier is not None:
+            self._submit(barrier, content, waiting)
+
+    def _submit(self, barrier: Barrier, content: bytes | None, waiting: list[OnWritten]) -> None:
+        def on_done(error: OSError | None) -> None:
+            self._under_way = False
+            if error is None:
+                self._written = content
+            else:
+                self._on_failure(error)
+            for on_written in waiting:
+                on_written(error)
+            if self._waiting and not self._under_way:
+                self._begin_for_waiting()
+
+        self._under_way = True
+        self._committer.submit(barrier, on_done)
+
+    def _give_up(self, waiting: list[OnWritten], error: OSError) -> None:
+        """The new version couldn't be written."""
+        with contextlib.suppress(OSError):
+            self._filesystem.unlink(self._path + TEMPORARY_SUFFIX)
+        failed = error if error.errno not in _DISK_FULL else self._removed() if waiting else None
+        if failed is not None:
+            self._on_failure(failed)
+            self._committer.submit(Barrier(), lambda _error: _tell(waiting, failed))
+        elif waiting:
+            self._submit(Barrier(directories=(parent_directory(self._path),)), None, waiting)
+
+    def _removed(self) -> OSError | None:
+        try:
+            self._filesystem.unlink(self._path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return error
+        return None
+
+
+def _tell(waiting: list[OnWritten], error: OSError) -> None:
+    for on_written in waiting:
+        on_written(error)
