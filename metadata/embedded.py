@@ -64,7 +64,7 @@ INSERT INTO state VALUES (1, 0, 0);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT_VERSION};
 COMMIT;
-"""
+"""  # noqa: S608 - two constants of this module
 
 
 class MetadataFileError(MetadataStoreError):

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from lowtide.metadata.store import Batch, Event, KeyValue, Revision
 
+    _Change = tuple[bytes, KeyValue | Event]
+    _SortedChanges = tuple[list[_Change], list[_Change], dict[TopicId, dict[int, "PartitionImage | None"]]]
+
 
 class BrokerImage(msgspec.Struct, frozen=True, gc=False):
     """A live broker. `epoch` is the revision of its registration."""
@@ -87,9 +90,7 @@ class ImageDelta(msgspec.Struct, frozen=True):
     @property
     def is_empty(self) -> bool:
         """Whether nothing that an image shows is different."""
-        return not (
-            self.topics_created or self.topics_deleted or self.topics_changed or self.brokers_changed or self.controller_changed
-        )
+        return not (self.topics_created or self.topics_deleted or self.topics_changed or self.brokers_changed or self.controller_changed)
 
 
 NO_CONFIGS: Mapping[str, str] = {}
@@ -178,6 +179,20 @@ class _ImageChange:
 
     def apply(self, changes: Sequence[tuple[bytes, KeyValue | Event]]) -> None:
         """Take over the changes of one revision, in an order in which a topic finds its partitions whatever theirs was."""
+        topics, configs, partitions = self._sort(changes)
+        for key, change in topics:
+            if change.value is None:
+                self._remove_topic(key)
+        for topic_id, changed in partitions.items():
+            self._apply_partitions(topic_id, changed)
+        for key, change in topics:
+            if change.value is not None:
+                self._put_topic(key, change.value, change)
+        for key, change in configs:
+            self._apply_config(key, change)
+
+    def _sort(self, changes: Sequence[tuple[bytes, KeyValue | Event]]) -> _SortedChanges:
+        """Set aside what depends on each other, and apply the rest. A partition that is deleted stands as None."""
         topics: list[tuple[bytes, KeyValue | Event]] = []
         configs: list[tuple[bytes, KeyValue | Event]] = []
         partitions: dict[TopicId, dict[int, PartitionImage | None]] = {}
@@ -191,16 +206,7 @@ class _ImageChange:
                 configs.append((key, change))
             else:
                 self._apply_other(key, change)
-        for key, change in topics:
-            if change.value is None:
-                self._remove_topic(key)
-        for topic_id, changed in partitions.items():
-            self._apply_partitions(topic_id, changed)
-        for key, change in topics:
-            if change.value is not None:
-                self._put_topic(key, change.value, change)
-        for key, change in configs:
-            self._apply_config(key, change)
+        return topics, configs, partitions
 
     def finish(self, revision: Revision) -> MetadataImage:
         """The new image."""
@@ -220,9 +226,7 @@ class _ImageChange:
         if key.startswith(keys.BROKERS):
             self._apply_broker(key, change)
         elif key == keys.CONTROLLER:
-            self._controller = (
-                (NO_LEADER, 0) if value is None else (decode(key, value, ControllerRecord).broker_id, change.create_revision)
-            )
+            self._controller = (NO_LEADER, 0) if value is None else (decode(key, value, ControllerRecord).broker_id, change.create_revision)
         elif key == keys.CLUSTER_ID and value is not None:
             self._cluster_id = value.decode()
 

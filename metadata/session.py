@@ -63,6 +63,7 @@ FENCE_PART: Final = 0.8
 """The part of the lease's time after which a broker that could not renew takes itself for fenced. The store counts from when it
 received the renewal, the broker from when it sent it, so with clocks of about the same rate the broker always stops first."""
 
+
 class SessionSettings(msgspec.Struct, frozen=True):
     """How a session behaves. `registration_timeout_ms`: how long it waits for a predecessor's lease to end."""
 

@@ -162,6 +162,7 @@ def plan_create_topic(
     if isinstance(placed, Refusal):
         return placed
     topic_id = new_topic_id(random)
+    assert topic_id not in image.topic_names, f"the random source repeats itself: {topic_id.hex()}"
     return TopicCreation(_creation_plan(image, topic, topic_id, placed), topic_id, len(placed), len(placed[0]))
 
 

@@ -213,7 +213,9 @@ class _Driver:
     def play_on(self, current: TopicImage, change: str) -> None:
         cluster, count = self.cluster, len(current.partitions)
         if change == "delete":
-            cluster.change(Delete(keys.topic(current.name)), Delete(keys.topic_config(current.name)), Delete(keys.partition(current.topic_id, 0)))
+            cluster.change(
+                Delete(keys.topic(current.name)), Delete(keys.topic_config(current.name)), Delete(keys.partition(current.topic_id, 0))
+            )
         elif change == "elect":
             cluster.change(partition(0, current.topic_id, leader_epoch=current.partitions[0].leader_epoch + 1))
         elif change == "configure":
@@ -236,7 +238,11 @@ def test_following_comes_to_the_same_as_reading(changes: list[tuple[str, str]]) 
         driver.play(name, change)
         assert driver.cluster.image == driver.cluster.loaded()
         whole = difference(before, driver.cluster.image)
-        touched = {each.name for delta in driver.cluster.deltas[told:] for each in (*delta.topics_created, *delta.topics_deleted, *delta.topics_changed)}
+        touched = {
+            each.name
+            for delta in driver.cluster.deltas[told:]
+            for each in (*delta.topics_created, *delta.topics_deleted, *delta.topics_changed)
+        }
         assert {each.name for each in (*whole.topics_created, *whole.topics_deleted, *whole.topics_changed)} == touched
 
 

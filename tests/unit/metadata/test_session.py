@@ -209,7 +209,9 @@ def test_a_conflict_stops_a_plan() -> None:
 
     async def scenario(world: World) -> None:
         session = (await world.started(1)).session
-        steps = [Step((Put(key, b""),), compares) for key, compares in ((b"a", ()), (b"b", (Compare(b"c", "create", "==", 5),)), (b"c", ()))]
+        steps = [
+            Step((Put(key, b""),), compares) for key, compares in ((b"a", ()), (b"b", (Compare(b"c", "create", "==", 5),)), (b"c", ()))
+        ]
         with pytest.raises(ConflictError, match="/test/b"):
             await session.commit(ChangePlan(tuple(steps)))
         assert [await world.value(key) for key in (b"a", b"b", b"c")] == [b"", None, None]
@@ -344,7 +346,12 @@ def test_an_id_that_is_in_use_is_refused_in_the_end() -> None:
         first = await world.started(1)
         first_client, epoch = first.client, first.session.broker_epoch
         second = MetadataSession(
-            store=first_client, clock=world.clock, tasks=TaskRegistry(lambda *_: None), random=world.loop.random, broker_id=1, settings=SETTINGS
+            store=first_client,
+            clock=world.clock,
+            tasks=TaskRegistry(lambda *_: None),
+            random=world.loop.random,
+            broker_id=1,
+            settings=SETTINGS,
         )
         with pytest.raises(DuplicateBrokerError):
             await second.start(REGISTRATION)
