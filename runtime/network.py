@@ -18,8 +18,8 @@ ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 class BoundSocket(Protocol):
     """A listening socket, as far as anybody asks."""
 
-    def getsockname(self) -> Any:  # noqa: ANN401 - a tuple whose shape depends on the address family
-        """Return the address; its second member is the port."""
+    def getsockname(self) -> Any:
+        """Return the address: a tuple whose second member is the port, and whose others depend on the family."""
         ...
 
 

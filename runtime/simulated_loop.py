@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
 from lowtide.runtime.filesystem import SimulatedCrashError
 from lowtide.runtime.random import Random
@@ -189,26 +189,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         names = [f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')})" for task in self._tasks]
         return ", ".join(names[:PENDING_NAMES_MAX]) or "no task"
 
-    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
         handle = super().call_soon(callback, *args, context=context)
         self._cancel_if_dead(handle)
         return handle
 
-    def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
         self._cancel_if_dead(handle)
         return handle
 
-    def call_soon_threadsafe(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
-    ) -> asyncio.Handle:
+    def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
         if self._thread_id not in {None, threading.get_ident()}:
             raise RuntimeError("a thread calls into the simulation: what it does depends on the machine, not on the seed")
         return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, executor: object, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> NoReturn:
+    def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:  # noqa: ARG002 - asyncio's signature
         raise RuntimeError(f"{func!r} would run in a thread, which no seed governs")
 
     def create_task(
@@ -320,7 +316,9 @@ def run_simulation(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed
     try:
         result = loop.run_until_complete(main(loop))
         if failures := loop.failures():
-            raise BaseExceptionGroup(f"failures that nobody handled, with seed {seed}", failures)
+            raise BaseExceptionGroup(  # noqa: TRY301 - noted below
+                f"failures that nobody handled, with seed {seed}", failures
+            )
     except BaseException as error:
         error.add_note(f"seed {seed}, at virtual time {loop.time():.6f} s")
         if not isinstance(error, BaseExceptionGroup):

@@ -28,7 +28,7 @@ ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 ANY_HOST: Final = "*"
 LOCAL_HOST: Final = "localhost"
-OWN_NAMES: Final = frozenset({"", "0.0.0.0", "::", "127.0.0.1", "::1", LOCAL_HOST})  # noqa: S104 - names only, nothing is bound
+OWN_NAMES: Final = frozenset({"", "0.0.0.0", "::", "127.0.0.1", "::1", LOCAL_HOST})
 FIRST_EPHEMERAL_PORT: Final = 49152
 LAST_PORT: Final = 65535
 WINDOW_BYTES: Final = 64 * 1024
@@ -176,7 +176,7 @@ class SimulatedNetwork:
                 outgoing.discard()
                 self._half_open[outgoing.target] = None
             else:
-                reset = transport.has_unread_bytes or self.random.random() < 0.5
+                reset = transport.has_unread_bytes or bool(self.random.getrandbits(1))
                 outgoing.send(Segment.RESET if reset else Segment.FIN)
 
     # What create_server and create_connection do

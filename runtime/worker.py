@@ -35,7 +35,7 @@ class Worker(Protocol):
         ...
 
 
-def _outcome(work: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the work returns
+def _outcome(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Exception as error:  # noqa: BLE001 - it is the caller's to judge
@@ -106,6 +106,6 @@ class SimulatedWorker:
     def _do(self, number: int, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
         self._schedule(number, partial(self._answer, number, on_done, _outcome(work)))
 
-    def _answer(self, number: int, on_done: Callable[[Any], None], outcome: Any) -> None:  # noqa: ANN401 - what the work returned
+    def _answer(self, number: int, on_done: Callable[[Any], None], outcome: Any) -> None:
         del self._steps[number]
         on_done(outcome)

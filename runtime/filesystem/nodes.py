@@ -153,11 +153,9 @@ def _write_torn(content: bytearray, data: bytes, position: int, random: Random) 
     end = position + len(data)
     edges = [position, *range((position // SECTOR_BYTES + 1) * SECTOR_BYTES, end, SECTOR_BYTES), end]
     sectors = list(itertools.pairwise(edges))
-    if random.random() < 0.5:
-        arrived = sectors[: random.randrange(len(sectors))]
-    else:
-        arrived = [sector for sector in sectors if random.random() < 0.5]
+    a_prefix = random.getrandbits(1)
+    arrived = sectors[: random.randrange(len(sectors))] if a_prefix else [sector for sector in sectors if random.getrandbits(1)]
     for start, stop in arrived:
         _write(content, data[start - position : stop - position], start)
-    if random.random() < 0.5 and len(content) < end:
+    if len(content) < end and random.getrandbits(1):
         _truncate(content, end)

@@ -136,7 +136,7 @@ class OsFile:
             while written < wanted:
                 more = os.pwritev(descriptor.number, _after(parts, written)[:PARTS_PER_WRITE_MAX], position + written)
                 if more == 0:
-                    raise OSError(errno.EIO, f"the kernel wrote {written} of {wanted} bytes and no more")
+                    raise OSError(errno.EIO, f"the kernel wrote {written} of {wanted} bytes and no more")  # noqa: TRY301 - named below
                 written += more
         except OSError as error:
             error.filename = self._path
@@ -208,7 +208,7 @@ class OsFileSystem:
         return OsFile(path, os.open(path, flags, DEFAULT_FILE_MODE))
 
     def read_bytes(self, path: str) -> bytes:
-        with open(path, "rb") as stream:  # noqa: PTH123 - this module is the one place where files are opened
+        with open(path, "rb") as stream:
             return stream.read()
 
     def write_bytes(self, path: str, data: bytes) -> None:

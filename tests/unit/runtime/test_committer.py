@@ -12,7 +12,7 @@ import pytest
 
 from lowtide.runtime.committer import Barrier, Committer, SimulatedCommitter, ThreadCommitter
 from lowtide.runtime.filesystem import MemoryFileSystem
-from lowtide.runtime.filesystem.memory import MemoryFile
+from lowtide.runtime.filesystem.memory import MemoryFile, Operation
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 
 
@@ -26,14 +26,14 @@ class RecordingDisk(MemoryFileSystem):
         self.held_up = threading.Event()
         self.make_directories("/d")
 
-    def begin(self, operation: str, path: str) -> None:  # type: ignore[override]
+    def begin(self, operation: Operation, path: str) -> None:
         if operation in {"sync", "rename", "sync_directory"}:
             if self.gate is not None:
                 gate, self.gate = self.gate, None
                 self.held_up.set()
                 assert gate.wait(10)
             self.steps.append(f"{operation} {path}")
-        super().begin(operation, path)  # type: ignore[arg-type]
+        super().begin(operation, path)
 
     def file(self, name: str) -> MemoryFile:
         return self.open(f"/d/{name}", write=True, create=True)

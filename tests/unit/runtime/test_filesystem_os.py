@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,7 @@ def test_short_reads_are_continued(disk: OsFileSystem, tmp_path: Path, monkeypat
     assert file.pread(99, 1) == b"123456789"
     first, second = bytearray(4), bytearray(5)
     assert file.preadv([first, second], 0) == 9
-    assert (first, second) == (b"0123", b"45678")
+    assert [bytes(first), bytes(second)] == [b"0123", b"45678"]
 
 
 def test_where_the_kernel_does_not_know_nowait_the_read_just_reads(
@@ -152,6 +152,26 @@ def test_replace_file_has_the_mode_that_was_asked_for(disk: OsFileSystem, tmp_pa
     (tmp_path / "a.tmp").chmod(0o644)
     disk.replace_file(str(tmp_path / "a"), b"secret", mode=0o600)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+
+
+def test_replace_file_does_its_steps_in_the_order_that_makes_it_durable(
+    disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    rename = os.rename
+
+    def recorded_rename(source: str, target: str) -> None:
+        steps.append(f"rename {os.path.basename(source)} {os.path.basename(target)}")
+        rename(source, target)
+
+    def recorder(name: str) -> Callable[[int], None]:
+        return lambda number: steps.append(f"{name} {os.path.basename(os.readlink(f'/proc/self/fd/{number}'))}")
+
+    monkeypatch.setattr(os, "rename", recorded_rename)
+    monkeypatch.setattr(real, "_sync_descriptor", recorder("sync"))
+    monkeypatch.setattr(os, "fsync", recorder("sync folder"))
+    disk.replace_file(str(tmp_path / "a"), b"content")
+    assert steps == ["sync a.tmp", "rename a.tmp a", f"sync folder {tmp_path.name}"]
 
 
 def test_a_failed_replace_keeps_the_old_content_and_frees_the_space(

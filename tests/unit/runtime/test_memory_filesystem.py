@@ -241,11 +241,20 @@ def test_a_full_disk_takes_what_fits_and_is_freed_by_deleting() -> None:
 
 def test_a_crash_stops_everything_until_the_process_is_started_again() -> None:
     disk = disk_with(b"old")
-    died = []
-    disk.on_crash = lambda: died.append(disk.operation_count)
+    died: list[int] = []
+
+    def on_crash() -> None:
+        died.append(disk.operation_count)
+
+    disk.on_crash = on_crash
     disk.crash_at = disk.operation_count + 3
     disk.write_bytes("/d/b", b"")
-    for call in (lambda: disk.unlink("/d/a"), lambda: disk.rename("/d/a", "/d/c"), lambda: disk.make_directories("/d/e")):
+    calls: list[Callable[[], None]] = [
+        lambda: disk.unlink("/d/a"),
+        lambda: disk.rename("/d/a", "/d/c"),
+        lambda: disk.make_directories("/d/e"),
+    ]
+    for call in calls:
         with pytest.raises(SimulatedCrashError):
             call()
     disk.crash_process()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,26 @@ def test_a_failure_that_nobody_handles_fails_the_simulation(how: str) -> None:
     assert caught.group_contains(ValueError, match="a bug")
 
 
+def test_a_failed_task_is_told_although_nothing_has_collected_it() -> None:
+    """A task in a cycle is collected when the collector happens to run, which no seed governs."""
+
+    async def fail() -> None:
+        itself = asyncio.current_task()
+        raise ValueError(f"a bug in {itself is not None}")
+
+    async def main(loop: SimulatedLoop) -> None:
+        loop.create_task(fail())
+        await asyncio.sleep(1)
+
+    gc.disable()
+    try:
+        with pytest.raises(ExceptionGroup) as caught:
+            run_simulation(main, 1)
+    finally:
+        gc.enable()
+    assert caught.group_contains(ValueError, match="a bug")
+
+
 def test_a_failure_that_somebody_awaits_later_is_handled() -> None:
     async def fail() -> None:
         raise ValueError("expected")
@@ -117,7 +138,7 @@ def test_threads_are_refused() -> None:
         with pytest.raises(RuntimeError, match="thread"):
             await loop.run_in_executor(None, int)
         with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="thread"):
-            pool.submit(loop.call_soon_threadsafe, int).result()
+            pool.submit(lambda: loop.call_soon_threadsafe(int)).result()
         loop.call_soon_threadsafe(int)
 
     run_simulation(main, 1)
@@ -157,7 +178,7 @@ def test_a_killed_node_runs_nothing_any_more_not_even_finally() -> None:
             await asyncio.sleep(2)
             events.append("child")
 
-        task = asyncio.create_task(child())
+        task = loop.create_task(child())
         try:
             await task
         except BaseException as error:

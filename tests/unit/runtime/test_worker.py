@@ -124,11 +124,12 @@ def test_an_idle_thread_keeps_nothing_alive() -> None:
 def test_simulated_work_overlaps_and_ends_in_any_order() -> None:
     def order(seed: int) -> list[int]:
         async def main(loop: SimulatedLoop) -> list[int]:
-            worker, told = SimulatedWorker(loop, loop.random), []
+            worker = SimulatedWorker(loop, loop.random)
+            told: list[Any] = []
             for number in range(6):
                 worker.submit(lambda number=number: number, told.append)  # type: ignore[misc]
             await asyncio.sleep(1)
-            return told  # type: ignore[return-value]
+            return told
 
         return run_simulation(main, seed)
 

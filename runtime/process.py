@@ -1,0 +1,16 @@
+"""What a process asks of its system for itself."""
+
+from __future__ import annotations
+
+import resource
+
+
+def raise_open_file_limit() -> int:
+    """Raise the limit of open files as far as it may go (RLIMIT_NOFILE). Returns the limit then in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # A hard limit above what the kernel allows now: keep what there is.
+            return soft
+    return hard
