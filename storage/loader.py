@@ -92,9 +92,9 @@ def create_log(
         directory=directory,
         segments=[segment],
         leader_epochs=LeaderEpochs(),
-        producer_state=producer_state or ProducerStateManager(),
+        producer_state=producer_state if producer_state is not None else ProducerStateManager(),
         snapshots=ProducerSnapshots(filesystem, directory),
-        cache=cache or SegmentCache(),
+        cache=cache if cache is not None else SegmentCache(),
     )
     offsets = LogOffsets(
         log_start_offset=log_start_offset, log_end_offset=log_start_offset, high_watermark=log_start_offset, recovery_point=log_start_offset
@@ -138,9 +138,9 @@ def load_log(
             directory=directory,
             segments=loader.segments,
             leader_epochs=loader.epochs,
-            producer_state=producer_state or ProducerStateManager(),
+            producer_state=producer_state if producer_state is not None else ProducerStateManager(),
             snapshots=loader.snapshots(log_end_offset),
-            cache=cache or SegmentCache(),
+            cache=cache if cache is not None else SegmentCache(),
         )
         offsets = LogOffsets(
             log_start_offset=log_start_offset, log_end_offset=log_end_offset, high_watermark=high_watermark, recovery_point=recovery_point
@@ -343,6 +343,9 @@ class _Loader:
         if self.segments and self.segments[-1].is_pinned:
             self.segments[-1].unpin()
         self._drop_after(-1)
+        for name in sorted(self.names):
+            if name.endswith(SNAPSHOT_SUFFIX):
+                self.remove(name)
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
         segment = Segment.create(
             self.filesystem, self.directory, log_start_offset, now_ms=self.now_ms, preallocate_bytes=preallocate_bytes

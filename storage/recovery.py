@@ -16,6 +16,7 @@ from lowtide.protocol.records import ATTRIBUTES_POSITION, BATCH_HEADER_STRUCT, C
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import storage_error
+from lowtide.storage.index import MAX_RELATIVE_OFFSET
 from lowtide.storage.leader_epochs import LeaderEpochs
 from lowtide.storage.segment import Segment
 
@@ -42,7 +43,7 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
     note_batch, unpack = segment.note_batch, BATCH_HEADER_STRUCT.unpack_from
     file, size = segment.file, segment.size
     buffer = memoryview(bytearray(min(_CHUNK_BYTES, max(size, 1))))
-    expected = segment.base_offset
+    expected, largest = segment.base_offset, segment.base_offset + MAX_RELATIVE_OFFSET
     position = 0
     reason = None
     while position < size and reason is None:
@@ -55,7 +56,8 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
                 break
             base_offset, length, epoch, magic, crc, _, delta, _, max_timestamp, _, _, _, _ = unpack(chunk, at)
             end = at + length + LOG_OVERHEAD
-            if magic != CURRENT_MAGIC or end - at < RECORD_BATCH_OVERHEAD or base_offset < expected or delta < 0:
+            last_offset = base_offset + delta
+            if magic != CURRENT_MAGIC or end - at < RECORD_BATCH_OVERHEAD or base_offset < expected or delta < 0 or last_offset > largest:
                 reason = "no record batch begins here"
                 break
             if position + end > size:
@@ -70,7 +72,6 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
             if found_crc != crc:
                 reason = "the batch's CRC is wrong"
                 break
-            last_offset = base_offset + delta
             note_batch(last_offset, position + at, end - at, max_timestamp, interval_bytes)
             if epoch > epochs.latest:
                 epochs.assign(epoch, base_offset)

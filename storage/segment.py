@@ -251,7 +251,10 @@ class Segment:
             return None
         except OSError as error:
             raise storage_error(stem, error) from error
-        return (offsets, times) if offsets is not None and times is not None else None
+        if offsets is None or times is None or (self.size and not len(times)):
+            # A written time index ends with the largest timestamp; one without any is as good as missing.
+            return None
+        return offsets, times
 
     def rebuild_indexes(self, interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
         """New indexes from the headers of all batches, of a closed segment or of one that is being opened; their files follow.
@@ -471,7 +474,8 @@ class Segment:
                 except ProtocolError as error:
                     raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}: {error}") from error
                 batch_size = header.size_bytes
-                if batch_size < RECORD_BATCH_OVERHEAD or position + at + batch_size > size:
+                fits = 0 <= header.base_offset - self.base_offset <= MAX_RELATIVE_OFFSET - max(header.last_offset_delta, 0)
+                if batch_size < RECORD_BATCH_OVERHEAD or position + at + batch_size > size or not fits:
                     raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}")
                 yield position + at, header
                 at += batch_size

@@ -380,5 +380,5 @@ class LogMachine(RuleBasedStateMachine):
             assert entry.last_sequence == last[-1].last_sequence
 
 
-LogMachine.TestCase.settings = settings(max_examples=int(__import__("os").environ.get("EX","60")), stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 test_any_history_of_a_log = LogMachine.TestCase
