@@ -120,8 +120,9 @@ def load_log(
 ) -> Log:
     """Opens the log in `directory`, which exists.
 
-    `recovery_point` (0 if unknown), `high_watermark` (0 if unknown) and `log_start_offset` (0 without an entry) are what the log directory's
-    files say; `clean` says that the broker stopped cleanly after it had written them. `report` is filled in.
+    `recovery_point`, `high_watermark` (0 if unknown) and `log_start_offset` (0 without an entry) are what the log directory's files say;
+    `clean` says that the broker stopped cleanly after it had written them. `report` is filled in. Of `config` only the sizes and the
+    cleanup policy count here: under "compact" a gap between unsynced segments is taken for compaction's, otherwise it ends the log.
     The log's recovery point is never above what was given, whatever was checked: checking reads the page cache, which proves nothing.
     After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo what was mended, and a truncation that the
     crash had overtaken.
@@ -302,7 +303,9 @@ class _Loader:
             is_last = number + 1 == len(self.segments)
             checked = check_segment(segment, self.epochs, self.config.index_interval_bytes)
             self.report.segments_checked += 1
-            gap = not is_last and not self._may_follow(checked.next_offset, self.segments[number + 1].base_offset, first <= number)
+            gap = not is_last and not self._may_follow(
+                checked.next_offset, self.segments[number + 1].base_offset, was_flushed=number < first
+            )
             if checked.valid_bytes < segment.size or gap:
                 self._drop_after(number)
                 self._cut(segment, checked.valid_bytes, checked.reason or "a later segment doesn't continue here")
@@ -311,14 +314,14 @@ class _Loader:
                 segment.forget()
             number += 1
 
-    def _may_follow(self, end_offset: Offset, next_base: Offset, after_recovery_point: bool) -> bool:
+    def _may_follow(self, end_offset: Offset, next_base: Offset, *, was_flushed: bool) -> bool:
         """Whether a segment that begins at `next_base` continues a log that ends at `end_offset`.
 
         A gap comes from compaction, or from a power cut that lost the end of the segment before it.
         """
         if next_base < end_offset:
             return False
-        return next_base == end_offset or "compact" in self.config.cleanup_policy or not after_recovery_point
+        return next_base == end_offset or "compact" in self.config.cleanup_policy or was_flushed
 
     def _drop_after(self, number: int) -> None:
         for segment in reversed(self.segments[number + 1 :]):
@@ -347,9 +350,7 @@ class _Loader:
             if name.endswith(SNAPSHOT_SUFFIX):
                 self.remove(name)
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
-        segment = Segment.create(
-            self.filesystem, self.directory, log_start_offset, now_ms=self.now_ms, preallocate_bytes=preallocate_bytes
-        )
+        segment = Segment.create(self.filesystem, self.directory, log_start_offset, now_ms=self.now_ms, preallocate_bytes=preallocate_bytes)
         self.segments = [segment]
         self.epochs.clear()
         self.epochs_known = True

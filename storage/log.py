@@ -25,6 +25,7 @@ from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.errors import storage_error
+from lowtide.storage.file_slice import FileSlice, SliceToken
 from lowtide.storage.leader_epochs import LeaderEpochs
 from lowtide.storage.log_sync import LogSync
 from lowtide.storage.log_values import (
@@ -38,7 +39,7 @@ from lowtide.storage.log_values import (
 )
 from lowtide.storage.offsets import LogOffsets
 from lowtide.storage.producer_state import ACCEPTED, Accepted, Duplicate, ProducerStateManager
-from lowtide.storage.segment import CONTROL_BYTES_MAX, FileSlice, Segment, SliceToken
+from lowtide.storage.segment import CONTROL_BYTES_MAX, Segment
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.segment_list import SegmentList
 from lowtide.storage.snapshots import ProducerSnapshots
@@ -392,7 +393,7 @@ class Log(LogOffsets):
         return removed
 
     def reload_producer_state(self, *, now_ms: int) -> None:
-        """Brings the producer state to the log end: the newest snapshot, then the headers of the batches behind it. Errors: StorageError."""
+        """Brings the producer state to the log end: the newest snapshot, then the batches behind it. Errors: StorageError."""
         state = self.producer_state
         state.reset()
         loaded = self._snapshots.load_newest(state, self.log_end_offset, now_ms=now_ms)

@@ -10,7 +10,7 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
-from lowtide.storage.segment import FileSlice
+from lowtide.storage.file_slice import FileSlice
 from lowtide.storage.segment_files import RemovedSegment
 
 _NEVER: Final = 2**63 - 1

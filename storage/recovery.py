@@ -12,7 +12,14 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from lowtide.protocol.records import ATTRIBUTES_POSITION, BATCH_HEADER_STRUCT, CURRENT_MAGIC, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
+from lowtide.protocol.records import (
+    ATTRIBUTES_POSITION,
+    BATCH_HEADER_STRUCT,
+    CURRENT_MAGIC,
+    LOG_OVERHEAD,
+    RECORD_BATCH_OVERHEAD,
+    SMALLEST_BATCH_LENGTH,
+)
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import storage_error
@@ -40,51 +47,64 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
     """
     epochs.truncate_from_end(segment.base_offset)
     segment.reset_indexes()
-    note_batch, unpack = segment.note_batch, BATCH_HEADER_STRUCT.unpack_from
-    file, size = segment.file, segment.size
-    buffer = memoryview(bytearray(min(_CHUNK_BYTES, max(size, 1))))
-    expected, largest = segment.base_offset, segment.base_offset + MAX_RELATIVE_OFFSET
+    check = _Check(segment, epochs, interval_bytes)
+    buffer = memoryview(bytearray(min(_CHUNK_BYTES, max(segment.size, 1))))
     position = 0
-    reason = None
-    while position < size and reason is None:
-        chunk = buffer[: _read(file, buffer[: size - position], position)]
+    while position < segment.size and check.reason is None:
+        got = _read(segment.file, buffer[: segment.size - position], position)
+        if got == 0:
+            check.reason = "the file ends early"
+        position += check.chunk(buffer[:got], position)
+    segment.indexes[1].maybe_append(segment.max_timestamp, segment.max_timestamp_offset)
+    return CheckedSegment(position, check.next_offset, check.reason and f"{segment.path}, byte {position}: {check.reason}")
+
+
+class _Check:
+    """The state of one check. `reason` says why it has come to an end."""
+
+    __slots__ = ("_epochs", "_interval_bytes", "_largest_offset", "_segment", "next_offset", "reason")
+
+    def __init__(self, segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> None:
+        self._segment = segment
+        self._epochs = epochs
+        self._interval_bytes = interval_bytes
+        self._largest_offset = segment.base_offset + MAX_RELATIVE_OFFSET
+        self.next_offset = segment.base_offset
+        self.reason: str | None = None
+
+    def chunk(self, chunk: memoryview, position: FilePosition) -> int:
+        """Checks the batches that begin in `chunk`, the bytes from `position` on; returns how many bytes they take.
+
+        A batch that reaches beyond the chunk is left for the next one, unless it begins this one: then it is read in pieces.
+        """
+        segment, epochs, unpack = self._segment, self._epochs, BATCH_HEADER_STRUCT.unpack_from
+        left = segment.size - position
         at = 0
-        while True:
-            if len(chunk) - at < RECORD_BATCH_OVERHEAD:
-                if position + len(chunk) >= size and at < len(chunk):
-                    reason = "the last batch is cut in its header"
-                break
+        while len(chunk) - at >= RECORD_BATCH_OVERHEAD:
             base_offset, length, epoch, magic, crc, _, delta, _, max_timestamp, _, _, _, _ = unpack(chunk, at)
             end = at + length + LOG_OVERHEAD
             last_offset = base_offset + delta
-            if magic != CURRENT_MAGIC or end - at < RECORD_BATCH_OVERHEAD or base_offset < expected or delta < 0 or last_offset > largest:
-                reason = "no record batch begins here"
-                break
-            if position + end > size:
-                reason = "the last batch is cut"
-                break
+            in_order = self.next_offset <= base_offset <= last_offset <= self._largest_offset
+            if magic != CURRENT_MAGIC or length < SMALLEST_BATCH_LENGTH or not in_order or end > left:
+                self.reason = "no whole record batch begins here"
+                return at
             if end <= len(chunk):
                 found_crc = crc32c(chunk[at + ATTRIBUTES_POSITION : end])
             elif at:
-                break
+                return at
             else:
-                found_crc = _crc_in_pieces(file, position, length + LOG_OVERHEAD, buffer)
+                found_crc = _crc_in_pieces(segment.file, position, end, chunk)
             if found_crc != crc:
-                reason = "the batch's CRC is wrong"
-                break
-            note_batch(last_offset, position + at, end - at, max_timestamp, interval_bytes)
+                self.reason = "the CRC of the batch that begins here is wrong"
+                return at
+            segment.note_batch(last_offset, position + at, end - at, max_timestamp, self._interval_bytes)
             if epoch > epochs.latest:
                 epochs.assign(epoch, base_offset)
-            expected = last_offset + 1
+            self.next_offset = last_offset + 1
             at = end
-            if end > len(chunk):
-                break
-        if at == 0 and reason is None:
-            # The file is shorter than it was a moment ago.
-            reason = "the file ends early"
-        position += at
-    segment.indexes[1].maybe_append(segment.max_timestamp, segment.max_timestamp_offset)
-    return CheckedSegment(position, expected, reason and f"{segment.path}, byte {position}: {reason}")
+        if at < len(chunk) == left:
+            self.reason = "a record batch is cut in its header"
+        return at
 
 
 def _read(file: File, buffer: memoryview, position: FilePosition) -> int:

@@ -26,6 +26,7 @@ from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, Control
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, storage_error
+from lowtide.storage.file_slice import SliceToken
 from lowtide.storage.index import MAX_RELATIVE_OFFSET, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 
 LOG_SUFFIX: Final = ".log"
@@ -60,30 +61,6 @@ _LENGTH_END: Final = 12
 def offset_name(offset: Offset) -> str:
     """The 20 digits that begin the name of a segment's or snapshot's file."""
     return f"{offset:020d}"
-
-
-class SliceToken:
-    """Says whether a slice's bytes are still those that were promised. Shared by all slices of a segment since it was last cut."""
-
-    __slots__ = ("valid",)
-
-    def __init__(self) -> None:
-        self.valid = True
-
-
-class FileSlice(msgspec.Struct, gc=False):
-    """Bytes of an open file, to be read later: `size` of them from `position` on, as long as `token` is valid.
-
-    It keeps the file open, also when the segment is deleted meanwhile.
-    """
-
-    file: File
-    position: FilePosition
-    size: int
-    token: SliceToken
-
-    def __len__(self) -> int:
-        return self.size
 
 
 class RollLimits(Protocol):
@@ -304,10 +281,7 @@ class Segment:
             return True
         if not self.size:
             return False
-        if self.first_timestamp >= 0:
-            age_ms = max_timestamp - self.first_timestamp
-        else:
-            age_ms = now_ms - self.created_ms
+        age_ms = max_timestamp - self.first_timestamp if self.first_timestamp >= 0 else now_ms - self.created_ms
         if age_ms > limits.segment_ms:
             return True
         assert self._indexes is not None

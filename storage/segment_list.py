@@ -10,8 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from lowtide.protocol.types import FilePosition, Offset
+from lowtide.storage.file_slice import FileSlice
 from lowtide.storage.log_values import NOTHING_READ, LogRead
-from lowtide.storage.segment import FileSlice, Segment
+from lowtide.storage.segment import Segment
 from lowtide.storage.segment_files import SegmentCache
 
 
@@ -91,7 +92,14 @@ class SegmentList:
 
     # Reading
 
-    def read(self, offset: Offset, max_bytes: int, end_offset: Offset, log_end_offset: Offset, minimum_one_batch: bool) -> LogRead:
+    def read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        end_offset: Offset,
+        log_end_offset: Offset,
+        minimum_one_batch: bool,  # noqa: FBT001
+    ) -> LogRead:
         """`Log.read`, for an offset that may be read and lies below `end_offset` and `log_end_offset`."""
         segment = self.active
         if offset >= segment.base_offset:
@@ -109,8 +117,14 @@ class SegmentList:
                 return found
         return NOTHING_READ
 
-    def _read_segment(
-        self, segment: Segment, offset: Offset, max_bytes: int, end_offset: Offset, segment_end: Offset, minimum_one_batch: bool
+    @staticmethod
+    def _read_segment(  # noqa: PLR0917 - the hot path: keywords cost
+        segment: Segment,
+        offset: Offset,
+        max_bytes: int,
+        end_offset: Offset,
+        segment_end: Offset,
+        minimum_one_batch: bool,  # noqa: FBT001
     ) -> LogRead | None:
         """`read` in one segment, which ends before the offset `segment_end`. None when it holds nothing from `offset` on."""
         first_size = 0

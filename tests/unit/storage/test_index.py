@@ -109,7 +109,9 @@ def test_an_offset_index_that_cannot_be_right_is_refused(content: bytes) -> None
     assert OffsetIndex.decode(content, 100, LOG_SIZE) is None
 
 
-@pytest.mark.parametrize("content", [pack(">qiqi", 5, 1, 5, 2), pack(">qiqi", 5, 2, 6, 1), pack(">qi", -5, 1), pack(">qi", 5, -1), b"\x01" * 13])
+@pytest.mark.parametrize(
+    "content", [pack(">qiqi", 5, 1, 5, 2), pack(">qiqi", 5, 2, 6, 1), pack(">qi", -5, 1), pack(">qi", 5, -1), b"\x01" * 13]
+)
 def test_a_time_index_that_cannot_be_right_is_refused(content: bytes) -> None:
     assert TimeIndex.decode(content, 100) is None
 

@@ -88,7 +88,12 @@ def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert known.entries() == [(7, 70), (8, 80), (9, 90)]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["assign", "truncate_from_end", "truncate_from_start"]), st.integers(0, 20), st.integers(0, 50)), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["assign", "truncate_from_end", "truncate_from_start"]), st.integers(0, 20), st.integers(0, 50)),
+        max_size=40,
+    )
+)
 def test_entries_always_rise(changes: list[tuple[str, int, int]]) -> None:
     """P6, whatever leaders say in whatever order."""
     known = LeaderEpochs()

@@ -54,7 +54,9 @@ def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFI
     return filesystem
 
 
-def load(filesystem: MemoryFileSystem, *, config: LogConfig = CONFIG, recovery_point: int = 0, log_start_offset: int = 0, clean: bool = False) -> tuple[Log, LoadReport]:
+def load(
+    filesystem: MemoryFileSystem, *, config: LogConfig = CONFIG, recovery_point: int = 0, log_start_offset: int = 0, clean: bool = False
+) -> tuple[Log, LoadReport]:
     report = LoadReport()
     log = load_log(
         filesystem, FOLDER, config, **IDENTITY, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean, report=report
@@ -280,7 +282,8 @@ def test_leftovers_are_removed_and_unknown_files_are_left_alone() -> None:
     filesystem = log_with()
     kept = ["partition.metadata", "notes.txt"]
     gone = [
-        f"{offset_name(0)}.log.deleted", f"{offset_name(0)}.snapshot.deleted", f"{offset_name(6)}.log.cleaned", "leader-epoch-checkpoint.3.tmp",
+        f"{offset_name(0)}.log.deleted", f"{offset_name(0)}.snapshot.deleted", f"{offset_name(6)}.log.cleaned",
+        "leader-epoch-checkpoint.3.tmp",
         f"{offset_name(900)}.index", f"{offset_name(900)}.timeindex", f"{offset_name(900)}.txnindex", f"{offset_name(900)}.snapshot",
     ]  # fmt: skip
     for name in [*kept, *gone]:
@@ -363,7 +366,8 @@ def _nothing(_: MemoryFileSystem) -> None: ...
 
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize(
-    ("damage", "log_start", "expected"), [(_damage_tail, 0, range(10)), (_damage_tail, 7, range(7, 10)), (_damage_tail, 11, range(0)), (_nothing, 13, range(13, 20))]
+    ("damage", "log_start", "expected"),
+    [(_damage_tail, 0, range(10)), (_damage_tail, 7, range(7, 10)), (_damage_tail, 11, range(0)), (_nothing, 13, range(13, 20))],
 )
 def test_a_crash_at_any_step_of_recovery_changes_nothing_of_its_outcome(
     damage: Callable[[MemoryFileSystem], None], log_start: int, expected: range, power: bool

@@ -24,10 +24,19 @@ SMALL_SEGMENTS = LogConfig(segment_bytes=400, index_interval_bytes=100)
 RULES = ValidationRules(timestamp_after_max_ms=2**62)
 
 
-def new_log(config: LogConfig | None = None, *, filesystem: MemoryFileSystem | None = None, cache: SegmentCache | None = None, log_start: int = 0) -> Log:
+def new_log(
+    config: LogConfig | None = None, *, filesystem: MemoryFileSystem | None = None, cache: SegmentCache | None = None, log_start: int = 0
+) -> Log:
     filesystem = filesystem or MemoryFileSystem()
     return create_log(
-        filesystem, "/disk/t-0", config or LogConfig(), topic_partition=TopicPartition("t", 0), topic_id=bytes(16), now_ms=NOW_MS, log_start_offset=log_start, cache=cache
+        filesystem,
+        "/disk/t-0",
+        config or LogConfig(),
+        topic_partition=TopicPartition("t", 0),
+        topic_id=bytes(16),
+        now_ms=NOW_MS,
+        log_start_offset=log_start,
+        cache=cache,
     )
 
 
@@ -48,9 +57,6 @@ def content_at(log: Log, offset: int, max_bytes: int = 1 << 20, **keywords: Any)
     found = log.read(offset, max_bytes, end_offset=log.log_end_offset, **keywords)
     assert found.error_code == ErrorCode.NONE
     return found.slice.file.pread(found.slice.size, found.slice.position) if found.slice is not None else b""
-
-
-# Appending
 
 
 def test_a_batch_gets_its_offsets_and_its_leader_epoch() -> None:
@@ -132,9 +138,6 @@ def test_a_failing_disk_ends_appending() -> None:
     assert log.log_end_offset == 1
 
 
-# Rolling
-
-
 def test_a_segment_rolls_by_size_by_age_and_by_full_index() -> None:
     by_size = new_log(LogConfig(segment_bytes=300))
     by_age = new_log(LogConfig(segment_ms=1000))
@@ -164,9 +167,6 @@ def test_a_preallocated_segment_is_trimmed_when_it_is_rolled() -> None:
     append(log)
     log.roll(NOW_MS)
     assert filesystem.file_size("/disk/t-0/00000000000000000000.log") == log.segments[0].size
-
-
-# Reading
 
 
 def test_the_first_batch_is_whole_and_the_last_one_may_be_cut() -> None:
@@ -258,9 +258,6 @@ def test_a_failing_read_is_a_storage_error() -> None:
     log._filesystem.fail_next("read", errno.EIO)  # type: ignore[attr-defined]
     with pytest.raises(StorageError):
         log.read(2, 10, end_offset=3)
-
-
-# Deleting and truncating
 
 
 def test_deleting_everything_keeps_the_end() -> None:
@@ -357,9 +354,6 @@ def test_segments_of_a_log_that_is_deleted_are_not_looked_for_in_its_successor()
     assert log._filesystem.exists("/disk/t-0/00000000000000000000.log")
 
 
-# Timestamps
-
-
 def test_a_timestamp_never_finds_a_deleted_record() -> None:
     """D11, kafka-observed 39: the search goes into batches, compressed ones too, and begins at the log start."""
     for compression in (Compression.NONE, Compression.LZ4):
@@ -409,9 +403,7 @@ def test_the_largest_timestamp_is_the_first_of_equals_and_does_not_mind_the_log_
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), max_size=15), st.integers(0, 60), st.integers(0, 51), st.booleans()
-)
+@given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), max_size=15), st.integers(0, 60), st.integers(0, 51), st.booleans())
 def test_a_search_by_timestamp_is_a_scan_of_the_records(batches: list[list[int]], log_start: int, wanted: int, reopen: bool) -> None:
     config = LogConfig(segment_bytes=300, index_interval_bytes=50)
     log = new_log(config)
@@ -438,9 +430,6 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(batches: list[list[int]]
         assert newest.offset == timestamps.index(newest.timestamp, first)
 
 
-# Following
-
-
 def test_a_follower_takes_batches_as_they_are() -> None:
     """P1: the bytes, offsets and epochs of the leader; a batch that is cut at the end is fetched again."""
     leader, follower = new_log(), new_log(SMALL_SEGMENTS)
@@ -451,7 +440,9 @@ def test_a_follower_takes_batches_as_they_are() -> None:
     taken = follower.append_as_follower(memoryview(content)[:-5], now_ms=NOW_MS)
     assert isinstance(taken, FollowerAppend)
     assert (taken.first_offset, taken.last_offset, follower.log_end_offset) == (0, 2, 3)
-    assert follower.append_as_follower(memoryview(content_at(leader, 3)), now_ms=NOW_MS) == FollowerAppend(3, 3, len(content_at(leader, 3)), [])
+    assert follower.append_as_follower(memoryview(content_at(leader, 3)), now_ms=NOW_MS) == FollowerAppend(
+        3, 3, len(content_at(leader, 3)), []
+    )
     assert content_at(follower, 0) == content
     assert follower.leader_epochs.entries() == leader.leader_epochs.entries()
     assert follower.producer_state.producers[9].last_sequence == 0

@@ -6,13 +6,12 @@ tears unsynced changes by chance stands for the real one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import Record, build_batch, iterate_batches, iterate_records
@@ -20,7 +19,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.loader import create_log, load_log
-from lowtide.storage.log import AppendedBatch, FileSlice, Log, LogConfig, RemovedSegment, SegmentCache
+from lowtide.storage.log import AppendedBatch, FileSlice, LogConfig, RemovedSegment, SegmentCache
 from lowtide.storage.validator import ValidatedBatch, ValidationRules, validate_produce
 
 DIRECTORY = "/disk/flights-0"

@@ -78,7 +78,12 @@ def test_a_log_that_begins_anew_has_nothing_uncommitted() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["advance_high_watermark", "raise_log_start", "raise_recovery_point", "accept_log_start", "cut", "move_log_end"]), st.integers(0, 60)),
+        st.tuples(
+            st.sampled_from(
+                ["advance_high_watermark", "raise_log_start", "raise_recovery_point", "accept_log_start", "cut", "move_log_end"]
+            ),
+            st.integers(0, 60),
+        ),
         max_size=30,
     )
 )

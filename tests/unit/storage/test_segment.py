@@ -40,7 +40,9 @@ def closed(segment: Segment, filesystem: MemoryFileSystem) -> Segment:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 5), st.one_of(st.integers(0, 200), st.integers(5000, 9000)), st.integers(0, 9)), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.integers(1, 5), st.one_of(st.integers(0, 200), st.integers(5000, 9000)), st.integers(0, 9)), min_size=1, max_size=12
+    ),
     st.sampled_from([0, 100, 4096, 1 << 30]),
 )
 def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]], interval_bytes: int) -> None:
@@ -61,7 +63,7 @@ def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]],
 
 
 def test_index_entries_follow_kafkas_rules() -> None:
-    """LogSegment.append: an entry once more than the interval lies behind the last one, for the batch that comes then; the time index only when it rises."""
+    """LogSegment.append: once more than the interval lies behind the last entry, the next batch gets one; of time only when it rises."""
     segment = segment_with((1, 40, 10), (1, 40, 50), (2, 40, 30), (1, 40, 20), (1, 40, 90))
     offsets, times = segment.indexes
     sizes = [header.size_bytes for _, header in segment.batches(0)]
