@@ -1,0 +1,60 @@
+"""Fixtures: the broker's address (from `lowtide.testing.plugin`), the clients, topics."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaException
+
+from .driver import Driver, until
+from .driver_aiokafka import Aiokafka
+from .driver_confluent import Confluent
+from .driver_kafka_python import KafkaPython
+from .driver_kcat import Kcat
+
+CLIENTS: dict[str, Callable[[str], Driver]] = {kind.name: kind for kind in (Kcat, Confluent, KafkaPython, Aiokafka)}
+LIBRARIES = [name for name in CLIENTS if name != Kcat.name]
+
+NOT_YET = (KafkaException,)
+"""A broker may need a moment to lead what it has just told it created; while it does, the look-up says so."""
+
+if "LOWTIDE_BOOTSTRAP" in os.environ:
+
+    @pytest.fixture(scope="session")
+    def lowtide() -> SimpleNamespace:
+        bootstrap = os.environ["LOWTIDE_BOOTSTRAP"]
+        return SimpleNamespace(bootstrap=bootstrap)
+
+    @pytest.fixture
+    def lowtide_topic() -> str:
+        return f"t-{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=list(CLIENTS))
+def client(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Driver:
+    """Each client in turn."""
+    return CLIENTS[request.param](lowtide.bootstrap)
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Driver:
+    """Each client but kcat, in turn: those that can create topics, delete records and set a record's time."""
+    return CLIENTS[request.param](lowtide.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def other(lowtide: SimpleNamespace) -> Driver:
+    """A client for what a test needs but does not look at."""
+    return Confluent(lowtide.bootstrap)
+
+
+@pytest.fixture
+def topic(other: Driver, lowtide_topic: str) -> str:
+    """A topic of three empty partitions that are ready to be used."""
+    other.create_topic(lowtide_topic, 3, {})
+    until(lambda: other.offsets(lowtide_topic, range(3)) == dict.fromkeys(range(3), (0, 0)), but=NOT_YET)
+    return lowtide_topic

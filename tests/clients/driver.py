@@ -1,0 +1,106 @@
+"""What the tests of this folder ask of a client, whichever it is.
+
+Every test is written once against `Driver` and runs with each client in its own words: kcat as a command, confluent-kafka, kafka-python and aiokafka as
+libraries. A driver holds no connection between calls: each call opens its client, waits for what it was asked, and closes the client.
+
+Offsets are absolute; a start offset is the first offset wanted, an end offset is one past the last record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Literal, NamedTuple, Protocol
+
+DEADLINE_S = 20.0
+"""How long one call of a client may take before the test fails; generous, for an answer normally takes milliseconds."""
+
+TO_HIGH_WATERMARK = -1
+"""The offset in DeleteRecords that stands for the partition's high watermark (KIP-107)."""
+
+Reset = Literal["error", "earliest"]
+"""What a reader does when its position is out of range: raise `OutOfRangeError`, or go to the first readable record."""
+
+
+POLL_INTERVAL_S = 0.02
+
+
+def until(condition: Callable[[], bool], *, but: tuple[type[Exception], ...] = ()) -> None:
+    """Return as soon as `condition` holds; one of the exceptions `but` counts as "not yet".
+
+    Errors: TimeoutError after `DEADLINE_S`.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        with suppress(*but):
+            if condition():
+                return
+        time.sleep(POLL_INTERVAL_S)
+    raise TimeoutError(f"still not so after {DEADLINE_S} s")
+
+
+class OutOfRangeError(Exception):
+    """The broker answered OFFSET_OUT_OF_RANGE, in whatever form the client tells it."""
+
+
+class Sent(NamedTuple):
+    """A record to produce; `timestamp_ms` None leaves the time to the client."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Received(NamedTuple):
+    """A record as the client gave it to us."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class Reader(Protocol):
+    """A consumer that is assigned one partition, without a group."""
+
+    def read(self, count: int) -> list[Received]:
+        """Return exactly the next `count` records.
+
+        Errors: `OutOfRangeError` when the position is out of range and the reader's reset is "error"; TimeoutError after `DEADLINE_S`.
+        """
+
+    def seek(self, offset: int) -> None:
+        """Continue at `offset`, without asking the broker whether it exists."""
+
+
+class Driver(Protocol):
+    """One client. kcat has no words for the last four calls but `partition_count`, nor for `Sent.timestamp_ms`."""
+
+    name: str
+
+    def produce(self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False) -> None:
+        """Send `records`, as one batch where the client can be told so, and return when all are acknowledged (acks=all)."""
+
+    def reader(self, topic: str, partition: int, start: int, *, reset: Reset = "error") -> AbstractContextManager[Reader]:
+        """Open a consumer at offset `start`."""
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return (beginning, end) of each partition as ListOffsets tells them."""
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record at or after `timestamp_ms`, None where there is none."""
+
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create a topic with one replica per partition."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+
+    def partition_count(self, topic: str) -> int | None:
+        """Return how many partitions Metadata tells for `topic`, None when there is no such topic; never creates it."""
+
+    def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Delete below the given offset of each partition and return the low watermarks."""
