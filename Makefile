@@ -53,7 +53,7 @@ lint: $(INSTALLED) ## ruff
 	@$(BIN)/ruff check --quiet .
 
 types: $(INSTALLED) ## mypy --strict
-	@$(BIN)/mypy $(CODE)
+	@MYPYPATH=src $(BIN)/mypy src/lowtide
 
 layers: $(INSTALLED) ## imports point one way
 	@$(BIN)/lint-imports --no-cache >/dev/null || { $(BIN)/lint-imports --no-cache; exit 1; }

@@ -33,7 +33,7 @@ HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 class Spawn(Protocol):
     """Start a named task whose reference is kept."""
 
-    def __call__(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> object: ...
+    def __call__(self, coro: Coroutine[Any, Any, Any], *, name: str) -> object: ...
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,9 @@ from lowtide.broker.server import ConnectionHost, Server
 from lowtide.broker.topics import TopicAdministrator
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.local import LocalStore
-from lowtide.metadata.records import Listener
+from lowtide.metadata.errors import SessionError
+from lowtide.metadata.records import Listener, MetadataCorruptError
+from lowtide.metadata.store import MetadataStoreError
 from lowtide.metadata.session import BrokerRegistration, MetadataSession
 from lowtide.replication.controller import plan_controller_work
 from lowtide.runtime.clock import Clock, SystemClock
@@ -36,7 +38,7 @@ from lowtide.runtime.tasks import TaskRegistry
 from lowtide.runtime.worker import ThreadWorker, Worker
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import Log
-from lowtide.storage.log_manager import LogManager
+from lowtide.storage.log_manager import LogManager, LogManagerSettings
 
 MAXIMUM_WAITING_PER_PARTITION = 10_000
 """Requests that may wait for one partition; further ones are answered at once with what there is."""
@@ -46,6 +48,10 @@ STOP_GRACE_S = 5.0
 
 _TICK_S = 1.0
 """How often due work of the logs is looked for; each piece has its own interval."""
+
+
+START_ERRORS = (StorageError, SessionError, MetadataStoreError, MetadataCorruptError, OSError)
+"""What keeps a broker from starting through no fault of ours: each says in a sentence what it is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +143,12 @@ class Broker:
             {directory: ports.make_committer(directory) for directory in config.log_dirs},
             ports.worker,
             ports.random,
-            log_manager_settings(config),
+            LogManagerSettings(
+                recovery_point_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+                high_watermark_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+                producer_id_expiration_ms=config.producer_id_expiration_ms,
+                default_config=log_config(config, {}),
+            ),
         )
         cluster_id = await self._session.open(self._log_manager.known_cluster_id())
         self._log_manager.on_directory_failed = self._on_directory_failed
@@ -258,6 +269,10 @@ class Broker:
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")
+        if name.startswith("metadata-"):
+            # Without its metadata session a broker is deaf: it must not go on as if nothing were.
+            self.failed = True
+            self._on_failed()
 
 
 async def run_broker(config: BrokerConfig, *, logger: Any, ready: Callable[[str], None] | None = None) -> int:
@@ -276,6 +291,6 @@ async def run_broker(config: BrokerConfig, *, logger: Any, ready: Callable[[str]
     if ready is not None:
         ready(address)
     await stopping.wait()
-    logger.info("stopping", reason="a log directory failed" if broker.failed else "signal")
+    logger.info("stopping", reason="failure" if broker.failed else "signal")
     await broker.stop()
     return 1 if broker.failed else 0

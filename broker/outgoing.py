@@ -104,7 +104,7 @@ class OutgoingQueue:
         size = filled = 0
         while parts and size < CHUNK_BYTES:
             part = parts[0]
-            if type(part) is not FileSlice:
+            if not isinstance(part, FileSlice):
                 run.append(part)
                 size += len(part)
                 parts.popleft()

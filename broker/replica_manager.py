@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from lowtide.broker.delayed.queue import DelayedQueue
@@ -23,7 +24,7 @@ from lowtide.runtime.clock import Clock
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log_manager import LogManager
-from lowtide.storage.validator import Rejection, ValidatedBatch
+from lowtide.storage.validator import ValidatedBatch
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that DeleteRecords must not touch (Kafka's `Topic.isInternal`)."""
@@ -51,8 +52,10 @@ class ReplicaManager:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.image: MetadataImage | None = None
         self.fetches = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition)
+        self.flushes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition)
         self.deletes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition)
         self._log_manager = log_manager
+        log_manager.on_log_flushed = self._on_log_flushed
         self._clock = clock
         self._loop = loop
         self._log = log
@@ -78,7 +81,7 @@ class ReplicaManager:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     # ------------------------------------------------------------------ records
-    def append(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> AppendedBatch | Rejection | ErrorCode:
+    def append(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> AppendedBatch | ErrorCode:
         """Append a validated batch as leader; wake who waits for records. `now_ms` is wall-clock time.
 
         A failed disk takes its directory offline: KAFKA_STORAGE_ERROR.
@@ -89,6 +92,7 @@ class ReplicaManager:
             self._log_manager.fail_directory_of(partition.log, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
+        self._log_manager.maybe_flush(partition.log)
         return appended
 
     def on_read_failed(self, partition: Partition, error: StorageError) -> None:
@@ -126,7 +130,7 @@ class ReplicaManager:
             config = self._log_config(topic)
             for index, state in enumerate(topic.partitions):
                 if self.broker_id in state.replicas:
-                    self._later(lambda topic=topic, index=index, state=state, config=config: self._host(topic, index, state, config))
+                    self._work.append(partial(self._host, topic, index, state, config))
         self._work_on()
 
     async def settled(self) -> None:
@@ -139,13 +143,12 @@ class ReplicaManager:
     def on_directory_failed(self, logs: Iterable[Log]) -> None:
         """A log directory went offline: whoever waits for its partitions is told."""
         for log in logs:
-            self.fetches.release(log.topic_partition)
-            self.deletes.release(log.topic_partition)
+            self._release(log.topic_partition)
 
     def close(self) -> None:
         """Answer all that waits."""
-        self.fetches.close()
-        self.deletes.close()
+        for queue in (self.fetches, self.flushes, self.deletes):
+            queue.close()
 
     def _host(self, topic: TopicImage, index: int, state: PartitionImage, config: LogConfig) -> None:
         """Have the partition here as the metadata say."""
@@ -163,15 +166,14 @@ class ReplicaManager:
             leader_id=state.leader, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, replicas=state.replicas, in_sync=state.isr
         )
         if changed:
-            self.fetches.release(key)
-            self.deletes.release(key)
+            self._release(key)
 
     def _open(self, key: TopicPartition, topic: TopicImage, config: LogConfig) -> Partition | None:
         """The partition over its log, which is made where there is none; None when its directory cannot be written."""
         log = self._log_manager.logs.get(key)
         if log is not None and log.topic_id != topic.topic_id:
             self._log.warning("log of an earlier topic of the same name is removed", partition=str(key))
-            self._remove([key], then=lambda: self._host_again(topic.name))
+            self._remove([key], then=partial(self._host_again, topic.name))
             return None
         if log is None:
             if key in self._leaving:
@@ -188,9 +190,16 @@ class ReplicaManager:
     def _stop(self, gone: list[TopicPartition]) -> None:
         for key in gone:
             del self.partitions[key]
-            self.fetches.release(key)
-            self.deletes.release(key)
-        self._remove(gone, then=lambda: [self._host_again(name) for name in dict.fromkeys(key.topic for key in gone)])
+            self._release(key)
+        self._remove(gone, then=partial(self._host_again, *dict.fromkeys(key.topic for key in gone)))
+
+    def _release(self, key: TopicPartition) -> None:
+        """Something happened to a partition that whoever waits for it must hear of."""
+        for queue in (self.fetches, self.flushes, self.deletes):
+            queue.release(key)
+
+    def _on_log_flushed(self, log: Log) -> None:
+        self.flushes.advance(log.topic_partition, log.recovery_point)
 
     def _remove(self, keys: list[TopicPartition], *, then: Callable[[], object]) -> None:
         """Delete logs; their names can be used again when `then` is called."""
@@ -205,16 +214,12 @@ class ReplicaManager:
 
         self._log_manager.delete_logs(keys, removed)
 
-    def _host_again(self, name: str) -> None:
-        """A topic whose name was taken by a log on its way out may be made anew since."""
-        topic = self.image.topics.get(name) if self.image is not None else None
-        if topic is not None and self.image is not None:
-            self.on_image(self.image, [topic], [])
+    def _host_again(self, *names: str) -> None:
+        """Topics whose names were taken by logs on their way out may have been made anew since."""
+        if self.image is not None:
+            self.on_image(self.image, [self.image.topics[name] for name in names if name in self.image.topics], [])
 
     # ------------------------------------------------------------------ slices
-    def _later(self, work: Callable[[], None]) -> None:
-        self._work.append(work)
-
     def _work_on(self) -> None:
         if not self._working:
             self._working = True

@@ -11,7 +11,7 @@ from lowtide.broker.dispatcher import Dispatcher, Route
 from lowtide.broker.outgoing import BufferPool
 from lowtide.broker.request_memory import RequestMemory
 from lowtide.runtime.clock import Clock
-from lowtide.runtime.network import bound_port, listen
+from lowtide.runtime.network import Listener, bound_port, listen
 from lowtide.runtime.worker import Worker
 
 SCRATCH_BYTES = 256 * 1024
@@ -108,14 +108,14 @@ class Server:
     def __init__(self, host: ConnectionHost, *, idle_after_ms: int) -> None:
         self._host = host
         self._idle_after_ms = idle_after_ms
-        self._server: asyncio.AbstractServer | None = None
+        self._server: Listener | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self.port = 0
 
     async def start(self, address: str, port: int) -> None:
         """Listen; `port` 0 takes a free one, which `self.port` then tells. Errors: OSError."""
-        self._server = await listen(lambda: Connection(self._host), address, port)
-        self.port = bound_port(self._server)
+        server = self._server = await listen(lambda: Connection(self._host), address, port)
+        self.port = bound_port(server)
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._on_sweep)
 
     def stop_accepting(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from lowtide.broker.config import check_topic_configs
+from lowtide.broker.config import TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
@@ -37,9 +37,10 @@ class TopicAdministrator:
     def plan_creation(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]]) -> TopicCreation | Refusal:
         """How a topic would be made; `configs` as the client lists them, the last of a name counts."""
         broker = self.broker
-        checked = check_topic_configs(configs)
-        refusal = Refusal(checked.error_code, checked.message) if checked.error_code != ErrorCode.NONE else None
-        wanted = NewTopic(topic.name, topic.partition_count, topic.replication_factor, topic.assignments, checked.values)
+        checked = validate_topic_configs(configs)
+        refusal = Refusal(*checked) if isinstance(checked, TopicConfigFault) else None
+        values = {} if isinstance(checked, TopicConfigFault) else checked
+        wanted = NewTopic(topic.name, topic.partition_count, topic.replication_factor, topic.assignments, values)
         return plan_create_topic(
             broker.metadata.image,
             wanted,

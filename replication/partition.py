@@ -107,7 +107,7 @@ class Partition:
         """
         log = self.log
         appended = log.append_as_leader(batch, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        if type(appended) is AppendedBatch and not appended.duplicate:
+        if isinstance(appended, AppendedBatch) and not appended.duplicate:
             log.advance_high_watermark(log.log_end_offset)
         return appended
 

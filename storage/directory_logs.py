@@ -45,6 +45,7 @@ from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
 from lowtide.storage.log_start import JournalHooks, LogStartJournal, OnDurable, read_offsets
 from lowtide.storage.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.producer_state import ProducerStateManager
+from lowtide.storage.sync_failure import mark_failed, write_anew
 
 LOGS_PER_SYNC = 64
 """How many logs a stop syncs in one go: each may hold some ten files open for it."""
@@ -70,6 +71,8 @@ class DirectoryLogs:
         self._filesystem = ports.filesystem
         self._settings = settings
         self._on_failed = on_failed
+        self.on_flushed: Callable[[Log], None] = lambda _log: None
+        """Told whenever a log's recovery point may have risen."""
         self._directory: LogDirectory | None = None
         self._journal: LogStartJournal | None = None
         self._topic_names: dict[TopicId, str] = {}
@@ -117,6 +120,7 @@ class DirectoryLogs:
         # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find out again.
         self._old_recovery_points = self._read_checkpoint(RECOVERY_POINT_CHECKPOINT)
         self._old_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_CHECKPOINT)
+        write_anew(self._filesystem, self.path, listing.partitions, self._old_recovery_points)
         for topic_partition, topic_id in listing.partitions.items():
             if topic_id == ZERO_TOPIC_ID:
                 self.unidentified.add(topic_partition)
@@ -151,10 +155,19 @@ class DirectoryLogs:
             producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
             report=report,
         )
-        if report != LoadReport(segments_checked=report.segments_checked):
+        if report != LoadReport(segments_checked=report.segments_checked, removed_files=report.removed_files):
             self.reports[topic_partition] = report
         self._add(log)
+        if report.bytes_cut or report.segments_dropped or report.restarted_at_log_start:
+            self._settle_cut(log)
         return log
+
+    def _settle_cut(self, log: Log) -> None:
+        """Make a cut durable before anything is written behind it: or the next power cut might bring back what was cut, between new batches."""
+        barrier = self._flush_barrier(log, log.flush_barrier())
+        if barrier is not None:
+            carry_out(self._filesystem, barrier)
+            log.on_flushed(log.log_end_offset)
 
     def _finish_deletions(self, folders: Iterable[str], partitions: Mapping[TopicPartition, TopicId]) -> None:
         """Removes what is left of partitions whose deletion a stop has interrupted, and their log starts."""
@@ -208,6 +221,8 @@ class DirectoryLogs:
     def fail(self, error: OSError | StorageError) -> None:
         """Takes the directory offline: its logs refuse appends from now on. A second failure changes nothing."""
         reason = error.reason if isinstance(error, StorageError) else error.strerror or str(error)
+        if self.directory.is_online:
+            mark_failed(self._filesystem, self.path)
         if self.directory.fail(reason) and not self._stopped:
             for log in self.logs.values():
                 log.offline = True
@@ -220,7 +235,7 @@ class DirectoryLogs:
 
         Errors: StorageError; a full disk is one too, and leaves the directory online and without the partition.
         """
-        assert topic_partition not in self._leaving and topic_partition not in self.logs, topic_partition
+        assert topic_partition not in self._leaving | self.logs.keys(), topic_partition
         folder = self.folder(topic_partition)
         start = self.journal.value(topic_id, topic_partition.partition) or 0
         was_there = topic_partition in self.unidentified
@@ -353,7 +368,8 @@ class DirectoryLogs:
         """Raises log starts: journalled, and when that's durable applied and answered. See `LogManager.accept_log_start`."""
         for log, offset in items:
             log.accept_log_start(offset)
-        entries = [(log.topic_id, log.topic_partition.partition, offset) for log, offset in items]
+        # In the journal the last one wins, so a lower start than one that is on its way, or there, must not follow it.
+        entries = [(log.topic_id, log.topic_partition.partition, log.log_start_pending) for log, _offset in items]
         self.journal.accept(entries, partial(self._on_log_starts, items, on_durable))
 
     def _on_log_starts(self, items: list[tuple[Log, Offset]], on_durable: OnDurable, error: OSError | None) -> None:
@@ -382,7 +398,10 @@ class DirectoryLogs:
         try:
             barrier = self._flush_barrier(log, log.flush_barrier())
         except StorageError as error:
-            self.fail(error)
+            if error.is_disk_full:
+                log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
+            else:
+                self.fail(error)
             return
         self._flushed_ms[log] = self._ports.clock.monotonic_ms()
         if barrier is not None:
@@ -404,6 +423,9 @@ class DirectoryLogs:
         self._flushing.discard(log)
         if error is None:
             log.on_flushed(offset)
+            self.on_flushed(log)
+            if log.unflushed_records >= log.config.flush_messages:
+                self.flush(log)
         elif self.logs.get(log.topic_partition) is log:
             self.fail(error)
 

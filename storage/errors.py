@@ -5,6 +5,11 @@ An expected outcome (a full disk, an offset out of range) is an `ErrorCode` in a
 
 from __future__ import annotations
 
+import errno
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The errors of a disk without room."""
+
 
 class StorageError(Exception):
     """A file or folder of a log directory failed, or holds what it must not hold. The directory goes offline.
@@ -12,10 +17,16 @@ class StorageError(Exception):
     `path` names the file or folder, `reason` says in one sentence what is wrong with it.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str, *, error_number: int = 0) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
+        self.error_number = error_number
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether there was no room, which is no fault of the disk and may pass."""
+        return self.error_number in DISK_FULL
 
 
 class DamagedSegmentError(StorageError):
@@ -27,4 +38,4 @@ class DamagedSegmentError(StorageError):
 
 def storage_error(path: str, error: OSError) -> StorageError:
     """The StorageError for a failed system call on `path`."""
-    return StorageError(path, f"{error.strerror or error} (errno {error.errno})")
+    return StorageError(path, f"{error.strerror or error} (errno {error.errno})", error_number=error.errno or 0)

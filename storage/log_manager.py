@@ -51,7 +51,9 @@ class LogManager:
         assert directories, "a broker has at least one log directory"
         self.logs: dict[TopicPartition, Log] = {}
         """All logs that are loaded, those of directories that went offline among them (`log.offline`)."""
-        self.on_directory_failed: OnDirectoryFailed = lambda _path, _reason, _logs: None
+        self.on_directory_failed: OnDirectoryFailed = _nobody_listens
+        self.on_log_flushed: Callable[[Log], None] = lambda _log: None
+        """Told whenever a log's recovery point may have risen."""
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
@@ -66,6 +68,8 @@ class LogManager:
             )
             for given, path in zip(directories, self._paths, strict=True)
         }
+        for directory in self._directories.values():
+            directory.on_flushed = lambda log: self.on_log_flushed(log)
 
     # Opening
 
@@ -311,6 +315,10 @@ class LogManager:
             directory.stop()
         for committer in self._committers.values():
             committer.close()
+
+
+def _nobody_listens(_path: str, _reason: str, _logs: list[Log]) -> None:
+    """Stands for a listener until there is one."""
 
 
 def _together(count: int, on_done: OnDurable) -> OnDurable:

@@ -13,8 +13,8 @@ One file per log directory, `lowtide-log-start.journal`, alone says where each o
 
 When the file is three quarters full, at a clean stop and on request it *folds*: a new journal that begins with a snapshot takes its place,
 together with two exports, `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values back from
-the exports, with one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is in the journal's header),
-then Kafka has been at work here, and for each partition the larger value wins, once.
+the exports, with one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is in the journal's
+header), then Kafka has been at work here, and for each partition the larger value wins, once.
 
 The exports are renamed before the journal. A crash in between leaves the old journal beside newer exports, which adoption then reads; they
 hold what the old journal holds and entries that weren't acknowledged, so nothing is lost by it.
@@ -423,19 +423,29 @@ def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[Top
     unknown = any(folders.get(topic_partition) == ZERO_TOPIC_ID for topic_partition in kafka_offsets)
     if exported_crc != known_crc:
         merge_larger(entries, kafka_offsets, folders)
-    changed = content is None or content.torn or entries != content.entries or exported_crc != known_crc
-    if content is not None and not changed:
-        # What a killed process wrote, or renamed, can be read though it may not be durable. It's about to be told, so it must be.
-        file = filesystem.open(path, write=True)
-        file.sync()
-        file.close()
-        filesystem.sync_directory(directory)
-        return content
+    # Always written anew. What a killed process wrote can be read though it may not be durable, and after a failed sync the system says of
+    # such pages that they are clean: syncing the old file again would prove nothing, and a later frame would stand behind a lost one.
     first_sequence = content.next_sequence if content else 1
     snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
     image, rewritten = encode_journal(snapshot, first_sequence=first_sequence, exported_crc=known_crc if unknown else exported_crc)
-    filesystem.replace_file(path, image)
+    try:
+        filesystem.replace_file(path, image)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT} or content is None or entries != content.entries or content.torn:
+            raise
+        # A full disk is freed by deletes, which need a broker that starts.
+        with contextlib.suppress(OSError):
+            filesystem.unlink(path + TEMPORARY_SUFFIX)
+        _sync_in_place(filesystem, directory, path)
+        return content
     return rewritten
+
+
+def _sync_in_place(filesystem: FileSystem, directory: str, path: str) -> None:
+    file = filesystem.open(path, write=True)
+    file.sync()
+    file.close()
+    filesystem.sync_directory(directory)
 
 
 def merge_larger(

@@ -37,7 +37,7 @@ FAULTS = ("kill", "power cut", "crash within an operation", "full disk", "slow d
 
 _QUIET_DISK_MS = (0.05, 2.0)
 _SLOW_DISK_MS = (50.0, 900.0)
-_LIFE_S = 1.5
+_LIFE_S = 0.8
 _START_LIMIT_S = 120.0
 _SMALL_SEGMENT_BYTES = 2000
 
@@ -111,6 +111,7 @@ class Simulation:
     async def start(self) -> None:
         """Begin a life, and wait until clients are served."""
         self.lives += 1
+        self._mend_disk()
         self.node = self.loop.start_node(HOST)
         started: asyncio.Future[None] = self.loop.create_future()
         self.node.spawn(self._serve(started), name=f"life {self.lives}")
@@ -230,7 +231,13 @@ class Simulation:
 
     async def _crash_within(self) -> None:
         died = asyncio.Event()
-        self.filesystem.on_crash = lambda: (self.node.kill() if self.node is not None else None, died.set())[1]
+
+        def on_crash() -> None:
+            assert self.node is not None
+            self.node.kill()
+            died.set()
+
+        self.filesystem.on_crash = on_crash
         self.filesystem.crash_at = self.filesystem.operation_count + self.random.randint(1, 40)
         try:
             async with asyncio.timeout(_LIFE_S * 2):
@@ -285,7 +292,7 @@ class CheckedLoop(SimulatedLoop):
         super().advance(timeout_s)
 
 
-def simulate(seed: int, *, lives: int = 4) -> Simulation:
+def simulate(seed: int, *, lives: int = 3) -> Simulation:
     """Run one seed to its end. Errors: HistoryError, or whatever broke; each names the seed."""
     loop = CheckedLoop(seed)
     simulation = Simulation(loop, seed, flush_each_append=seed % 2 == 1)

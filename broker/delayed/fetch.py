@@ -105,7 +105,7 @@ class FetchReader:
         return self._replicas.find(topic, target.partition)
 
     def _read_partition(self, partition: Partition, target: FetchTarget, rules: FetchRules, left: int, *, minimum_one_batch: bool) -> PartitionData:
-        aborted = [] if rules.read_committed else None
+        aborted: list[Any] | None = [] if rules.read_committed else None
         error = partition.check_leadership(target.current_leader_epoch if target.current_leader_epoch >= 0 else -1)
         if rules.is_follower and error == ErrorCode.NONE:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -19,7 +19,9 @@ from typing import Any
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.delayed.produce import DelayedProduce, FlushWait
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import (
@@ -32,7 +34,10 @@ from lowtide.protocol.messages.produce import (
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
 from lowtide.replication.partition import Partition
-from lowtide.storage.validator import Rejection, ValidatedBatch, validate_produce
+from lowtide.storage.validator import Rejection, validate_produce
+
+LOCAL_COMMIT_GRACE_MS = 500
+"""A flush of our own disk is not counted against the request's time-out, up to this: Kafka flushes before its time-out begins."""
 
 _TOPIC_IDS_SINCE = 13
 _ZSTD_SINCE = 7
@@ -42,6 +47,8 @@ _CURRENT_LEADER_SINCE = 10
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
     replicas, clock = broker.replicas, broker.clock
+    waits: list[FlushWait] = []
+    """What the request at hand must wait for; empty between requests."""
 
     def append(partition: Partition, records: Any, version: int, now_ms: int) -> PartitionProduceResponse:
         index = partition.topic_partition.partition
@@ -50,7 +57,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return _failed(index, error, leader=partition if version >= _CURRENT_LEADER_SINCE else None)
         rules = partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = validate_produce(records, rules, now_ms)
-        if type(batch) is not ValidatedBatch:
+        if isinstance(batch, Rejection):
             return _rejected(index, partition, batch)
         if batch.is_transactional:
             return _failed(index, ErrorCode.INVALID_TXN_STATE)
@@ -58,13 +65,16 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         if isinstance(appended, ErrorCode):
             found_in_log = appended not in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return _failed(index, appended, log_start_offset=partition.log.log_start_offset if found_in_log else UNKNOWN_OFFSET)
-        return PartitionProduceResponse(
+        response = PartitionProduceResponse(
             index=index,
             error_code=ErrorCode.NONE,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=partition.log.log_start_offset,
         )
+        if partition.log.unflushed_records >= partition.log.config.flush_messages:
+            waits.append(FlushWait(partition, appended.last_offset + 1, response))
+        return response
 
     def answer(name: str, index: int, records: Any, version: int, now_ms: int) -> PartitionProduceResponse:
         partition = replicas.find(name, index)
@@ -72,7 +82,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return _failed(index, partition)
         return append(partition, records, version, now_ms)
 
-    def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+    def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | Pending[ProduceResponse] | None:
         version, acks = context.api_version, request.acks
         now_ms = clock.wall_ms()
         responses = []
@@ -96,7 +106,13 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                     failed = ErrorCode(result.error_code)
             responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
         if acks != 0:
-            return ProduceResponse(responses=responses)
+            response = ProduceResponse(responses=responses)
+            if not waits:
+                return response
+            flushing, waits[:] = list(waits), []
+            deadline_ms = clock.monotonic_ms() + max(request.timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
+            return DelayedProduce(replicas, response, flushing, deadline_ms).start()
+        waits.clear()
         if failed != ErrorCode.NONE:
             context.close_connection(f"Produce with acks=0 failed with {failed.name}")
         return None

@@ -1,0 +1,90 @@
+"""`lowtide serve`: run one broker until it is told to stop.
+
+Imports little: from the command to the first answer it should be a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lowtide.broker.config import BROKER_KEYS, BrokerConfig, ConfigError, Given, load_config
+from lowtide.broker.config_apis import MAX_VERSION_PREFIX
+from lowtide.broker.config_sources import from_environment, from_properties, from_settings, merge
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a busy event loop may keep the committer's thread from answering that a sync is done; Python's default is ten times that."""
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Run the subcommand; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    if not __debug__:
+        return _refuse("Python must not run with -O: the broker relies on its assertions.")
+    try:
+        config = _configuration(options)
+    except ConfigError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"--config {options.config} cannot be read: {error.strerror}.")
+    return _run(config)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lowtide serve",
+        description="Run a broker. Configuration keys are those of Kafka; from weak to strong they come from --config, from the environment "
+        "(LOWTIDE_LOG_RETENTION_MS is log.retention.ms) and from --set.",
+    )
+    parser.add_argument("--config", metavar="FILE", help="a file in the syntax of server.properties")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="set one key; may be repeated")
+    parser.add_argument(
+        "--max-version", action="append", default=[], metavar="API=VERSION", dest="max_versions", help="offer an API up to this version only"
+    )
+    return parser
+
+
+def _configuration(options: argparse.Namespace) -> BrokerConfig:
+    """All sources, checked. Errors: ConfigError, OSError."""
+    file: dict[str, Given] = {}
+    if options.config is not None:
+        path = Path(options.config)
+        try:
+            file = from_properties(path.read_text(encoding="utf-8"), path.name)
+        except UnicodeDecodeError as error:
+            message = f"{path.name} is not a text in UTF-8: {error}."
+            raise ConfigError(message) from None
+    caps = [f"{MAX_VERSION_PREFIX}{cap}" for cap in options.max_versions]
+    given = merge(file, from_environment(os.environ, BROKER_KEYS), from_settings(options.settings), from_settings(caps))
+    return load_config(given=given, host_name=socket.gethostname())
+
+
+def _run(config: BrokerConfig) -> int:
+    import uvloop  # noqa: PLC0415  after the configuration is known to be good
+
+    from lowtide.broker.lifecycle import START_ERRORS, run_broker  # noqa: PLC0415
+    from lowtide.broker.logs import make_logger  # noqa: PLC0415
+    from lowtide.runtime.process import raise_open_file_limit  # noqa: PLC0415
+
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    limit = raise_open_file_limit()
+    logger = make_logger(config.node_id)
+    unenforced = config.unenforced_keys_given
+    if unenforced:
+        logger.warning("these keys are known, but not acted upon yet", keys=list(unenforced))
+    logger.debug("limits", open_files=limit)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(run_broker(config, logger=logger))
+    except START_ERRORS as error:
+        return _refuse(f"{error}")
+
+
+def _refuse(reason: str) -> int:
+    print(f"lowtide serve: {reason}", file=sys.stderr)
+    return 2
