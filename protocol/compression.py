@@ -60,6 +60,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _GZIP_WINDOW_BITS = 31
 """zlib's largest window, with a gzip header and trailer."""
 
+_LZ4_FLAGS_POSITION = 4
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 """The bit of the frame's flag byte that says that no block needs the ones before it."""
 
@@ -136,7 +137,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
     """Read one LZ4 frame."""
-    if len(data) > 4 and not data[4] & _LZ4_INDEPENDENT_BLOCKS:
+    if len(data) > _LZ4_FLAGS_POSITION and not data[_LZ4_FLAGS_POSITION] & _LZ4_INDEPENDENT_BLOCKS:
         raise _broken(Compression.LZ4, "its blocks depend on each other, which Kafka's Java clients cannot read")
     frame = lz4.frame.LZ4FrameDecompressor()
     try:

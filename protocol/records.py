@@ -80,6 +80,9 @@ _END_TRANSACTION_VALUE = struct.Struct(">hi")
 _MAX_VARINT_BYTES = 10
 """Sixty-four bits in groups of seven."""
 
+_MORE_FOLLOWS = 0x80
+"""The bit of a varint's byte that says that it is not the last."""
+
 Header: TypeAlias = tuple[bytes, bytes | None]
 """A record header: name (UTF-8) and value."""
 
@@ -242,7 +245,7 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
         for place in range(position, position + _MAX_VARINT_BYTES):
             byte = buffer[place]
             raw |= (byte & 0x7F) << shift
-            if byte < 0x80:
+            if byte < _MORE_FOLLOWS:
                 return (raw >> 1) ^ -(raw & 1), place + 1
             shift += 7
     except IndexError:
@@ -254,8 +257,8 @@ def append_varint(out: bytearray, value: int) -> None:
     """Append `value` (64 bits, signed) as a zigzag varint."""
     assert -(2**63) <= value < 2**63, value
     raw = (value << 1) ^ (value >> 63)
-    while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
+    while raw >= _MORE_FOLLOWS:
+        out.append(raw & 0x7F | _MORE_FOLLOWS)
         raw >>= 7
     out.append(raw)
 
@@ -321,7 +324,7 @@ def _read_bytes(payload: Buffer, position: int, end: int) -> tuple[bytes | None,
 
 
 def append_record(
-    out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
+    out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, *, headers: Sequence[Header] = ()
 ) -> None:
     """Append one record in the batch's format."""
     body = bytearray(1)
@@ -366,7 +369,7 @@ def build_batch(
     base_timestamp = records[0][0]
     payload = bytearray()
     for delta, (timestamp, key, value, headers) in enumerate(records):
-        append_record(payload, timestamp - base_timestamp, delta, key, value, headers)
+        append_record(payload, timestamp - base_timestamp, delta, key, value, headers=headers)
     attributes = compression | timestamp_type << 3 | is_transactional << 4 | is_control << 5
     header = BatchHeader(
         base_offset=base_offset,

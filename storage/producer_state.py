@@ -136,9 +136,7 @@ class ProducerStateManager:
 
     __slots__ = ("_entries", "_expiration_ms", "_maximum_producers")
 
-    def __init__(
-        self, *, expiration_ms: int = DEFAULT_EXPIRATION_MS, maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS
-    ) -> None:
+    def __init__(self, *, expiration_ms: int = DEFAULT_EXPIRATION_MS, maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS) -> None:
         """Know nobody. A producer is forgotten `expiration_ms` after its last append, or when there are too many."""
         assert expiration_ms > 0
         assert maximum_producers > 0
@@ -151,7 +149,7 @@ class ProducerStateManager:
         """All known producers. Not to be changed."""
         return self._entries
 
-    def check(
+    def check(  # noqa: PLR0911 - one return per verdict
         self,
         producer_id: ProducerId,
         producer_epoch: ProducerEpoch,

@@ -133,7 +133,9 @@ class ValidatedBatch(msgspec.Struct, gc=False):
         return bool(self.attributes & CONTROL_BIT)
 
 
-def validate_produce(records: Buffer | None, rules: ValidationRules, now_ms: int) -> ValidatedBatch | Rejection:
+def validate_produce(  # noqa: C901, PLR0911 - the hot path: a sound batch passes through here and two calls
+    records: Buffer | None, rules: ValidationRules, now_ms: int
+) -> ValidatedBatch | Rejection:
     """Check the records that a client sent to one partition: exactly one sound batch, or the reason why not.
 
     `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime.
@@ -181,7 +183,7 @@ def validate_produce(records: Buffer | None, rules: ValidationRules, now_ms: int
         or latest > now_ms + rules.timestamp_after_max_ms
         or latest > _MAX_INT64
     ):
-        rejection = _reject_records(payload, record_count, base_timestamp, attributes, rules, now_ms)
+        rejection = _reject_records(payload, record_count, rules, base_timestamp=base_timestamp, attributes=attributes, now_ms=now_ms)
         if rejection is not None:
             return rejection
     batch = ValidatedBatch(
@@ -198,7 +200,7 @@ def validate_produce(records: Buffer | None, rules: ValidationRules, now_ms: int
         batch.tail = (view[MAGIC_POSITION:size],)
         return batch
     stored = view[RECORD_BATCH_OVERHEAD:size]
-    return _correct(batch, stored, payload, walk.in_order, rules, now_ms)
+    return _correct(batch, stored, payload, rules, in_order=walk.in_order, now_ms=now_ms)
 
 
 def _rejected(code: ErrorCode, message: str, *, found_in_log: bool = False) -> Rejection:
@@ -230,7 +232,7 @@ def _set_lengths(records: Buffer) -> Iterator[tuple[int, int] | Rejection]:
         position = end
 
 
-def _reject_set(records: Buffer, rules: ValidationRules) -> Rejection | None:
+def _reject_set(records: Buffer, rules: ValidationRules) -> Rejection | None:  # noqa: PLR0911 - one return per verdict
     """Find what is wrong with a record set as a whole, in the order of `ProduceRequest.validateRecords`. None: one v2 batch."""
     messages = _set_lengths(records)
     first = next(messages, None)
@@ -277,7 +279,7 @@ def _reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
 
 
 def _reject_records(
-    payload: Buffer, count: int, base_timestamp: int, attributes: int, rules: ValidationRules, now_ms: int
+    payload: Buffer, count: int, rules: ValidationRules, *, base_timestamp: int, attributes: int, now_ms: int
 ) -> Rejection | None:
     """Name the records that a sound batch may not have here: without key, out of time. None when all are fine."""
     code = ErrorCode.INVALID_RECORD
@@ -310,7 +312,7 @@ def _timestamp_fault(step: RecordStep, base_timestamp: int, attributes: int, rul
 
 
 def _correct(
-    batch: ValidatedBatch, stored: Buffer, payload: Buffer, in_order: bool, rules: ValidationRules, now_ms: int
+    batch: ValidatedBatch, stored: Buffer, payload: Buffer, rules: ValidationRules, *, in_order: bool, now_ms: int
 ) -> ValidatedBatch | Rejection:
     """Make the header, and the records if need be, what the log is to hold.
 
@@ -344,7 +346,9 @@ def _correct(
     return batch
 
 
-def validate_stored(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = _MAX_INT64) -> str | None:
+def validate_stored(  # noqa: PLR0911 - one return per fault
+    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = _MAX_INT64
+) -> str | None:
     """Check the batch at `position` of a segment or of a leader's answer; its header was read from there.
 
     Returns None when it is sound, otherwise what is wrong with it, in words for the log. `max_bytes` bounds the whole batch,
