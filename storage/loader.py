@@ -148,7 +148,12 @@ def load_log(
         )
         log = Log(topic_partition, topic_id, config, parts, offsets)
         log.reload_producer_state(now_ms=now_ms)
-        log.flush_wanted = not clean
+        if not clean:
+            log.flush_wanted = True
+            # The crash may have come in a roll, before its snapshot; then the segments before it would take what they say of producers
+            # along. On a full disk the log goes without.
+            with contextlib.suppress(OSError):
+                log.snapshot_producers()
     except OSError as error:
         raise storage_error(directory, error) from error
     return log

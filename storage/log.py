@@ -13,7 +13,6 @@ Source: Kafka's UnifiedLog and LocalLog.
 from __future__ import annotations
 
 import contextlib
-import errno
 from struct import Struct
 from typing import Final
 
@@ -24,7 +23,7 @@ from lowtide.protocol.records import read_control_record
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File, FileSystem
-from lowtide.storage.errors import storage_error
+from lowtide.storage.errors import DISK_FULL, storage_error
 from lowtide.storage.file_slice import FileSlice, SliceToken
 from lowtide.storage.leader_epochs import LeaderEpochs
 from lowtide.storage.log_sync import LogSync
@@ -66,7 +65,6 @@ _PREFIX: Final = Struct(">qii")
 """What the leader sets in a batch: base offset, batch length, leader epoch. The CRC doesn't cover it."""
 
 _LENGTH_END: Final = 12
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class LogParts(msgspec.Struct):
@@ -128,9 +126,6 @@ class Log(LogOffsets):
         self._removing: list[RemovedSegment] = []
         self._sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs)
 
-    def __repr__(self) -> str:
-        return f"Log({self.topic_partition}, {self.describe()})"
-
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments, oldest first; the last one is written."""
@@ -152,8 +147,8 @@ class Log(LogOffsets):
         """Gives the batch its offsets and writes it; it is readable at once, and committed when others say so.
 
         Returns the offsets, those of the first time for a duplicate of an idempotent producer.
-        Errors: RECORD_LIST_TOO_LARGE for more than a segment holds; OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH and others of
-        the producer state; KAFKA_STORAGE_ERROR when the disk is full or the log offline. StorageError when the disk fails.
+        Errors: RECORD_LIST_TOO_LARGE for more than a segment holds; those of `ProducerStateManager.check`; KAFKA_STORAGE_ERROR when the
+        disk is full or the log offline. StorageError when the disk fails.
         Does not promise: durability.
         """
         config, size = self.config, batch.size_bytes
@@ -214,7 +209,7 @@ class Log(LogOffsets):
 
     def _on_write_failed(self, error: OSError) -> ErrorCode:
         """A write failed and was cut back. A full disk is an answer, anything else the end of this directory."""
-        if error.errno in _DISK_FULL:
+        if error.errno in DISK_FULL:
             self.disk_full = True
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.offline = True
@@ -300,8 +295,7 @@ class Log(LogOffsets):
         """Makes `offset` the first readable one; it is durable in the journal already. A lower one changes nothing.
 
         Returns the segments that lie wholly below it, never the one that is written: they are out of the log, and a worker is to rename
-        and later unlink their files (`mark_deleted`, `unlink_deleted`). Open slices of them stay good. The cost doesn't grow with their
-        number, but for the list.
+        and later unlink their files. Open slices of them stay good.
         An offset above what is still pending was overtaken by a truncation, and changes nothing either: nobody may delete by it what was
         written since. (Whoever journals a rise calls `accept_log_start` first.)
         """
@@ -330,9 +324,8 @@ class Log(LogOffsets):
 
         Inside a batch the whole batch goes, and the log end falls to the batch's start, though not below the log start. Slices of
         what goes, and of the segment that is cut, are dead. At or above the log end it only drops later leader epochs.
-        Errors: StorageError.
-        Does not promise: durability, before the barrier is done. Until then the checkpoint of recovery points, too, must be written anew
-        before anything above `offset` may count as on disk after a crash.
+        Before anything is appended again, the barrier must be done and the lowered recovery point be on disk: a power cut could
+        otherwise mix old batches with new ones. Errors: StorageError.
         """
         assert offset >= 0
         if offset >= self.log_end_offset:
@@ -396,8 +389,9 @@ class Log(LogOffsets):
         """Brings the producer state to the log end: the newest snapshot, then the batches behind it. Errors: StorageError."""
         state = self.producer_state
         state.reset()
-        loaded = self._snapshots.load_newest(state, self.log_end_offset, now_ms=now_ms)
-        start = self._segments.bases[0] if loaded is None else loaded
+        first_base = self._segments.bases[0]
+        loaded = self._snapshots.load_newest(state, first_base, self.log_end_offset, now_ms=now_ms)
+        start = first_base if loaded is None else loaded
         for number in range(max(self._segments.number_of(start), 0), len(self._segments)):
             segment = self._segments[number]
             place = segment.find(start) if segment.size else None
@@ -406,6 +400,11 @@ class Log(LogOffsets):
                     if header.producer_id >= 0:
                         state.replay(header, now_ms=now_ms, control=segment.read_control(position, header))
             self._segments.used(segment)
+
+    def snapshot_producers(self) -> None:
+        """Writes a snapshot of the producer state at the log end, if there is none and any record lies below it. Errors: OSError."""
+        if self.log_end_offset > self._segments.bases[0] and self.log_end_offset not in self._snapshots.offsets:
+            self._sync.note_written([self._snapshots.take(self.log_end_offset, self.producer_state)])
 
     # Following
 
@@ -465,10 +464,11 @@ class Log(LogOffsets):
         """
         if self.recovery_point == self.log_end_offset and self._sync.is_clean and not self.flush_wanted:
             return None
-        self.flush_wanted = False
         first = max(self._segments.number_of(self.recovery_point), 0)
         files = [self._segments[number].file for number in range(first, len(self._segments))]
-        return self._sync.flush_barrier(files, self.log_end_offset)
+        barrier = self._sync.flush_barrier(files, self.log_end_offset)
+        self.flush_wanted = False
+        return barrier
 
     def on_flushed(self, offset: Offset) -> bool:
         """The barrier that was made when the log end was `offset` is done. Returns whether the recovery point rose.
@@ -488,8 +488,7 @@ class Log(LogOffsets):
                 self._sync.note_written(active.write_indexes())
                 if self.config.preallocate:
                     active.file.truncate(active.size)
-            if self.log_end_offset > self._segments.bases[0] and self.log_end_offset not in self._snapshots.offsets:
-                self._sync.note_written([self._snapshots.take(self.log_end_offset, self.producer_state)])
+            self.snapshot_producers()
         except OSError as error:
             raise storage_error(active.path, error) from error
         return self.flush_barrier()

@@ -59,7 +59,10 @@ class LogSync:
             flush.durable_to = min(flush.durable_to, end_offset)
 
     def flush_barrier(self, log_files: Iterable[File], log_end_offset: Offset) -> Barrier:
-        """What makes `log_files`, which hold all up to `log_end_offset`, and everything beside them durable. Errors: StorageError."""
+        """What makes `log_files`, which hold all up to `log_end_offset`, and everything beside them durable.
+
+        Errors: StorageError, also for a full disk; everything then waits for the next barrier.
+        """
         barrier = self._barrier(log_files)
         self._flushes.append(_Flush(log_end_offset, log_end_offset))
         return barrier
@@ -86,6 +89,7 @@ class LogSync:
         elif staged.renames:
             directories = (self._directory,)
         self._names_changed = False
+        self._paths = []
         return Barrier(files=(*files, *staged.files), renames=staged.renames, directories=directories)
 
     def _open_written(self) -> list[File]:
@@ -94,7 +98,6 @@ class LogSync:
             # What is gone with its segment needs no sync.
             with contextlib.suppress(FileNotFoundError):
                 files.append(self._open(path))
-        self._paths = []
         return files
 
     def _open(self, path: str) -> File:
@@ -116,6 +119,9 @@ class LogSync:
             self._filesystem.write_bytes(temporary, encode_epochs(self._epochs.entries()))
             file = self._filesystem.open(temporary)
         except OSError as error:
+            # On a full disk every attempt would leave one.
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(temporary)
             raise storage_error(temporary, error) from error
         self._epochs.dirty = False
         return Barrier(files=(file,), renames=((temporary, path),))

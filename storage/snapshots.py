@@ -47,12 +47,14 @@ class ProducerSnapshots:
             insort(self._offsets, offset)
         return path
 
-    def load_newest(self, state: ProducerStateManager, end_offset: Offset, *, now_ms: int) -> Offset | None:
-        """Loads the newest good snapshot at or below `end_offset` into `state`; returns its offset, or None without one.
+    def load_newest(self, state: ProducerStateManager, first_base: Offset, end_offset: Offset, *, now_ms: int) -> Offset | None:
+        """Loads the newest good snapshot from `first_base` to `end_offset` (both inclusive) into `state`; returns its offset, or None.
 
-        Damaged ones are removed. Errors: StorageError.
+        One below the first segment's base offset is useless: the batches that followed it are gone, and a producer with a sequence
+        that is too low would be refused, while one that isn't known may go on (KAFKA-7190). Damaged ones are removed.
+        Errors: StorageError.
         """
-        for offset in reversed(self._offsets[: bisect_right(self._offsets, end_offset)]):
+        for offset in reversed(self._offsets[bisect_left(self._offsets, first_base) : bisect_right(self._offsets, end_offset)]):
             path = self.path(offset)
             try:
                 state.load_snapshot(self._filesystem.read_bytes(path), now_ms=now_ms)

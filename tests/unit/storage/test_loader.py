@@ -228,6 +228,40 @@ def test_producers_whose_records_are_all_deleted_are_still_known_after_a_clean_s
     assert log.producer_state.producers[7].last_sequence == 1
 
 
+def test_a_crash_in_a_roll_takes_no_producer_along() -> None:
+    """The new segment is there, its snapshot isn't; then the segments before it are deleted (found by `test_log_machine`)."""
+    filesystem = log_with()
+    log, _ = load(filesystem, clean=True)
+    append(log, producer_id=7, producer_epoch=0, base_sequence=20)
+    filesystem.fail_next("create", errno.EIO, path_contains=".snapshot")
+    with pytest.raises(StorageError):
+        log.roll(NOW_MS)
+    filesystem.write_bytes(f"{FOLDER}/{offset_name(21)}.log", b"")
+    filesystem.crash_process()
+    load(filesystem)
+    filesystem.crash_process()
+    log, _ = load(filesystem, log_start_offset=21)
+    assert log.producer_state.producers[7].last_sequence == 20
+    append(log, producer_id=7, producer_epoch=0, base_sequence=21)
+
+
+def test_a_snapshot_from_before_the_first_segment_is_not_believed() -> None:
+    """What followed it is gone: its producers are rather unknown, and may go on, than refused."""
+    filesystem = log_with(9)
+    log, _ = load(filesystem, clean=True)
+    append(log)
+    carry_out(filesystem, log.close())
+    for name in filesystem.listdir(FOLDER):
+        if name.endswith(".snapshot") and name[:20] > offset_name(6):
+            filesystem.unlink(f"{FOLDER}/{name}")
+    for base_offset in (0, 6, 12):
+        filesystem.unlink(f"{FOLDER}/{offset_name(base_offset)}.log")
+    log, _ = load(filesystem, log_start_offset=18, clean=True)
+    assert filesystem.exists(f"{FOLDER}/{offset_name(6)}.snapshot"), "there is one, but it isn't believed"
+    assert 7 not in log.producer_state.producers
+    append(log, producer_id=7, producer_epoch=0, base_sequence=18)
+
+
 # The log start
 
 

@@ -125,6 +125,23 @@ def test_a_full_disk_in_the_middle_of_a_roll_leaves_the_old_segment_in_use(path:
     assert [header.base_offset for _, header in iterate_batches(content_at(log, 1))] == [1]
 
 
+def test_a_full_disk_at_a_flush_loses_nothing_that_is_to_be_synced() -> None:
+    filesystem = MemoryFileSystem()
+    log = new_log(SMALL_SEGMENTS, filesystem=filesystem)
+    append(log, value=b"x" * 200)
+    append(log, value=b"x" * 200)
+    before = filesystem.listdir("/disk/t-0")
+    filesystem.fail_next("create", errno.ENOSPC, path_contains=".tmp")
+    with pytest.raises(StorageError) as caught:
+        log.flush_barrier()
+    assert caught.value.is_disk_full
+    assert filesystem.listdir("/disk/t-0") == before
+    assert log.flush_wanted
+    barrier = log.flush_barrier()
+    assert barrier is not None
+    assert {file.path.rpartition(".")[2] for file in barrier.files} == {"log", "index", "timeindex", "snapshot", "tmp"}
+
+
 def test_a_failing_disk_ends_appending() -> None:
     """Case 36: the directory is to go offline; nothing is written any more."""
     filesystem = MemoryFileSystem()

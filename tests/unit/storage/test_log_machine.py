@@ -41,7 +41,9 @@ class Row(NamedTuple):
 
 
 def batch_of(values: list[bytes], now_ms: int, base_sequence: int) -> ValidatedBatch:
-    producer = {"producer_id": PRODUCER_ID, "producer_epoch": 0, "base_sequence": base_sequence} if base_sequence >= 0 else {}
+    producer: dict[str, Any] = (
+        {"producer_id": PRODUCER_ID, "producer_epoch": 0, "base_sequence": base_sequence} if base_sequence >= 0 else {}
+    )
     content = build_batch([(now_ms, None, value, ()) for value in values], **producer)
     validated = validate_produce(memoryview(content), RULES, now_ms)
     assert isinstance(validated, ValidatedBatch)
@@ -252,8 +254,8 @@ class LogMachine(RuleBasedStateMachine):
         """Crashes before the n-th change to the disk that an operation makes, or right behind the operation if it makes fewer."""
         lowest = min(self.synced_end if power else len(self.rows), len(self.rows))
         self.filesystem.crash_at = self.filesystem.operation_count + after
-        self.in_flight: list[Row] = []
-        self.cutting_to: int | None = None
+        self.in_flight = []
+        self.cutting_to = None
         try:
             self._attempt(operation, share, sizes)
         except SimulatedCrashError:
