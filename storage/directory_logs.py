@@ -23,11 +23,9 @@ from lowtide.storage.checkpoint import (
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     CheckpointError,
-    carry_out,
     decode_offsets,
     encode_clean_shutdown,
     encode_partition_metadata,
-    joined,
 )
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.file_removal import FileRemoval
@@ -41,14 +39,12 @@ from lowtide.storage.log_directory import (
     deleted_partition,
     list_directory,
 )
+from lowtide.storage.log_flusher import FlushListener, LogFlusher
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
 from lowtide.storage.log_start import JournalHooks, LogStartJournal, OnDurable, read_offsets
 from lowtide.storage.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.producer_state import ProducerStateManager
 from lowtide.storage.sync_failure import mark_failed, write_anew
-
-LOGS_PER_SYNC = 64
-"""How many logs a stop syncs in one go: each may hold some ten files open for it."""
 
 
 class DirectoryLogs:
@@ -78,15 +74,14 @@ class DirectoryLogs:
         self._topic_names: dict[TopicId, str] = {}
         self._old_recovery_points: dict[TopicPartition, Offset] = {}
         self._old_high_watermarks: dict[TopicPartition, Offset] = {}
-        self._identity_unsynced: set[Log] = set()
-        self._flushing: set[Log] = set()
-        self._flushed_ms: dict[Log, int] = {}
         self._leaving: set[TopicPartition] = set()
         self._export_is_stale = False
         self._stopped = False
         self._next_ms = dict.fromkeys(("recovery points", "high watermarks", "producers"), 0)
         self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._recovery_point_offsets)
         self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, self._high_watermark_offsets)
+        listener = FlushListener(on_flushed=self._on_log_flushed, on_failure=self.fail)
+        self._flusher = LogFlusher(ports.filesystem, ports.committer, ports.clock, listener)
         self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
 
     # Opening
@@ -159,15 +154,9 @@ class DirectoryLogs:
             self.reports[topic_partition] = report
         self._add(log)
         if report.bytes_cut or report.segments_dropped or report.restarted_at_log_start:
-            self._settle_cut(log)
+            # Or the next power cut might bring back what was cut, between batches that were written since.
+            self._flusher.flush_now(log)
         return log
-
-    def _settle_cut(self, log: Log) -> None:
-        """Make a cut durable before anything is written behind it: or the next power cut might bring back what was cut, between new batches."""
-        barrier = self._flush_barrier(log, log.flush_barrier())
-        if barrier is not None:
-            carry_out(self._filesystem, barrier)
-            log.on_flushed(log.log_end_offset)
 
     def _finish_deletions(self, folders: Iterable[str], partitions: Mapping[TopicPartition, TopicId]) -> None:
         """Removes what is left of partitions whose deletion a stop has interrupted, and their log starts."""
@@ -251,7 +240,7 @@ class DirectoryLogs:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 self.fail(error)
             raise storage_error(folder, error) from error
-        self._identity_unsynced.add(log)
+        self._flusher.add(log, is_new=True)
         if log.log_start_offset > start:
             # Kafka's checkpoint said so. Its next version will be ours, so from now on the journal must.
             self.accept_log_starts([(log, log.log_start_offset)], lambda _error: None)
@@ -354,11 +343,10 @@ class DirectoryLogs:
     def _add(self, log: Log) -> None:
         self.logs[log.topic_partition] = log
         self._topic_names[log.topic_id] = log.topic_partition.topic
-        self._flushed_ms[log] = self._ports.clock.monotonic_ms()
+        self._flusher.add(log, is_new=False)
 
     def _drop(self, log: Log) -> None:
-        self._identity_unsynced.discard(log)
-        self._flushed_ms.pop(log, None)
+        self._flusher.drop(log)
         for segment in log.segments:
             self._ports.cache.drop(segment)
 
@@ -393,41 +381,8 @@ class DirectoryLogs:
 
     def flush(self, log: Log) -> None:
         """Begins to make a log durable, if there's something to do and nothing under way."""
-        if log in self._flushing or not self.is_online or self._stopped:
-            return
-        try:
-            barrier = self._flush_barrier(log, log.flush_barrier())
-        except StorageError as error:
-            if error.is_disk_full:
-                log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
-            else:
-                self.fail(error)
-            return
-        self._flushed_ms[log] = self._ports.clock.monotonic_ms()
-        if barrier is not None:
-            self._flushing.add(log)
-            self._ports.committer.submit(barrier, partial(self._on_flushed, log, log.log_end_offset))
-
-    def _flush_barrier(self, log: Log, barrier: Barrier | None) -> Barrier | None:
-        """The log's barrier, and the file with its topic id the first time."""
-        if barrier is None or log not in self._identity_unsynced:
-            return barrier
-        self._identity_unsynced.discard(log)
-        try:
-            identity = self._filesystem.open(f"{log.directory}/{PARTITION_METADATA}")
-        except OSError as error:
-            raise storage_error(log.directory, error) from error
-        return joined([Barrier(files=(identity,)), barrier])
-
-    def _on_flushed(self, log: Log, offset: Offset, error: OSError | None) -> None:
-        self._flushing.discard(log)
-        if error is None:
-            log.on_flushed(offset)
-            self.on_flushed(log)
-            if log.unflushed_records >= log.config.flush_messages:
-                self.flush(log)
-        elif self.logs.get(log.topic_partition) is log:
-            self.fail(error)
+        if self.is_online and not self._stopped:
+            self._flusher.flush(log)
 
     def tick(self, wall_ms: int) -> None:
         """Does what is due: flushes, checkpoints, removals, forgetting silent producers."""
@@ -435,10 +390,7 @@ class DirectoryLogs:
             return
         now_ms = self._ports.clock.monotonic_ms()
         for log in list(self.logs.values()):
-            config = log.config
-            unflushed = log.unflushed_records
-            if log.flush_wanted or unflushed >= config.flush_messages or (unflushed and now_ms - self._flushed_ms[log] >= config.flush_ms):
-                self.flush(log)
+            self._flusher.flush_due(log, now_ms)
         self._removal.tick(now_ms)
         if self._is_due("high watermarks", now_ms, self._settings.high_watermark_interval_ms):
             self._high_watermarks.write()
@@ -456,6 +408,9 @@ class DirectoryLogs:
             return False
         self._next_ms[what] = now_ms + interval_ms
         return True
+
+    def _on_log_flushed(self, log: Log) -> None:
+        self.on_flushed(log)
 
     def _on_folded(self, error: OSError | None) -> None:
         self._export_is_stale = self._export_is_stale or error is not None
@@ -488,24 +443,13 @@ class DirectoryLogs:
         """
         assert self._stopped, self.path
         try:
-            self._sync_logs()
+            self._flusher.close(self.logs.values())
             self._recovery_points.write_now()
             self._high_watermarks.write_now()
             self.journal.finish()
             self._filesystem.replace_file(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(broker_epoch))
         except OSError as error:
             raise storage_error(self.path, error) from error
-
-    def _sync_logs(self) -> None:
-        logs = list(self.logs.values())
-        for first in range(0, len(logs), LOGS_PER_SYNC):
-            some = logs[first : first + LOGS_PER_SYNC]
-            barriers = [self._flush_barrier(log, log.close()) for log in some]
-            carry_out(self._filesystem, joined(barrier for barrier in barriers if barrier is not None))
-            for log in some:
-                log.on_flushed(log.log_end_offset)
-                for file in log.files_to_close():
-                    file.close()
 
     def release(self) -> None:
         """Gives up the lock; the directory may be used by another broker."""

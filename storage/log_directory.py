@@ -38,13 +38,11 @@ REGISTRATION_COUNTER = "lowtide-registration"
 """The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
 directory in which it's missing or behind the cluster's is stale (R8)."""
 
-DELETED_FOLDER_SUFFIX = "-delete"
-STRAY_FOLDER_SUFFIX = "-stray"
-
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
 _DELETED_FOLDER = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 _MAX_PARTITION = 2**31 - 1
+_FOLDER_NAME_MAX = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,17 +171,8 @@ def deleted_partition(filesystem: FileSystem, path: str, name: str) -> tuple[Top
 
 def deleted_folder_name(topic_partition: TopicPartition, random: Random) -> str:
     """A fresh name for the folder of a deleted partition. A long topic is cut, as in Kafka, so that the name stays within 255 bytes."""
-    return _marked_folder_name(topic_partition, random, DELETED_FOLDER_SUFFIX)
-
-
-def stray_folder_name(topic_partition: TopicPartition, random: Random) -> str:
-    """A fresh name for a folder that claims a name that belongs to another topic now."""
-    return _marked_folder_name(topic_partition, random, STRAY_FOLDER_SUFFIX)
-
-
-def _marked_folder_name(topic_partition: TopicPartition, random: Random, mark: str) -> str:
-    suffix = f"-{topic_partition.partition}.{random.getrandbits(128):032x}{mark}"
-    return topic_partition.topic[: 255 - len(suffix)] + suffix
+    suffix = f"-{topic_partition.partition}.{random.getrandbits(128):032x}-delete"
+    return topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix
 
 
 def _topic_id(filesystem: FileSystem, folder: str) -> TopicId:

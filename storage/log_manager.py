@@ -69,7 +69,7 @@ class LogManager:
             for given, path in zip(directories, self._paths, strict=True)
         }
         for directory in self._directories.values():
-            directory.on_flushed = lambda log: self.on_log_flushed(log)
+            directory.on_flushed = self._on_log_flushed
 
     # Opening
 
@@ -274,6 +274,9 @@ class LogManager:
     def fail_directory_of(self, log: Log, error: OSError | StorageError) -> None:
         """A write to, or a read from, a log has failed: its whole directory goes offline."""
         self._directories[parent_directory(log.directory)].fail(error)
+
+    def _on_log_flushed(self, log: Log) -> None:
+        self.on_log_flushed(log)
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
         self.on_directory_failed(directory.path, reason, list(directory.logs.values()))

@@ -29,7 +29,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -400,7 +400,7 @@ def journal_path(directory: str) -> str:
 
 
 def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool) -> JournalContent:
-    """Reads a directory's journal into a state in which it can be written: made, adopted, cleaned of a torn tail. See `open`."""
+    """Reads a directory's journal and writes it anew: durable, folded, without a torn tail, with what Kafka has written. See `open`."""
     path = journal_path(directory)
     exports = {
         name: read_offsets(filesystem, directory, name)
@@ -431,18 +431,23 @@ def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[Top
     try:
         filesystem.replace_file(path, image)
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT} or content is None or entries != content.entries or content.torn:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT} or content is None:
             raise
         # A full disk is freed by deletes, which need a broker that starts.
-        with contextlib.suppress(OSError):
-            filesystem.unlink(path + TEMPORARY_SUFFIX)
-        _sync_in_place(filesystem, directory, path)
-        return content
+        _write_in_place(filesystem, directory, content.end)
+        return replace(content, entries=entries, torn=False)
     return rewritten
 
 
-def _sync_in_place(filesystem: FileSystem, directory: str, path: str) -> None:
+def _write_in_place(filesystem: FileSystem, directory: str, end: FilePosition) -> None:
+    """Writes the journal once more over itself, which takes no room, without what is torn behind `end`; durable on return.
+
+    Whatever sectors of it a power cut leaves out, the journal reads the same: what stays is equal, and a torn frame loses one more.
+    """
+    path = journal_path(directory)
     file = filesystem.open(path, write=True)
+    size = file.size()
+    file.pwritev([file.pread(end, 0), bytes(size - end)], 0)
     file.sync()
     file.close()
     filesystem.sync_directory(directory)

@@ -242,8 +242,11 @@ def _check_tail(image: bytes, position: FilePosition) -> bool:
 def _is_torn(image: bytes, position: FilePosition, written_end: FilePosition) -> bool:
     """Whether the bytes from `position` to `written_end` (exclusive; zeros from there on) are a frame of which a piece is missing."""
     first_end = _sector_end(position)
+    ends = image.endswith(_END_MARK, position, written_end)
+    fits = (written_end - position - FRAME_OVERHEAD) % ENTRY_BYTES == 0
     if not any(image[position:first_end]):
-        return True  # The first sector's piece is missing.
+        # The first sector's piece is missing. If what is left isn't the end of a frame that began here, older frames are missing with it.
+        return fits or not ends
     present = image[position : min(written_end, first_end)]
     if not present.startswith(_FRAME_MARK[: len(present)]):
         return False
@@ -254,8 +257,7 @@ def _is_torn(image: bytes, position: FilePosition, written_end: FilePosition) ->
     frame_end = position + frame_bytes(count)
     if mark != _FRAME_MARK or count == 0 or frame_end > len(image) or written_end > frame_end:
         return False
-    whole = (written_end - position - FRAME_OVERHEAD) % ENTRY_BYTES == 0 and image.endswith(_END_MARK, position, written_end)
-    if whole and not _has_zero_piece(image, position, written_end):
+    if fits and ends and not _has_zero_piece(image, position, written_end):
         return False  # Its count has changed: it ends, with its end mark, before the count says.
     return written_end < frame_end or _has_zero_piece(image, position, frame_end)
 

@@ -6,6 +6,7 @@ import doctest
 import random
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,6 +158,15 @@ def test_a_gap_in_the_sequence_is_damage() -> None:
         decode_journal(bytes(image))
 
 
+@pytest.mark.parametrize("older", range(1, 7))
+def test_a_lost_sector_that_takes_older_frames_along_is_damage(older: int) -> None:
+    """What is left of the last frame doesn't fit to where the first missing byte is: something that was acknowledged lay between."""
+    image, _ = journal([entries_of(1)] * older + [entries_of(40)])
+    image[512:1024] = bytes(512)
+    with pytest.raises(JournalDamageError):
+        decode_journal(bytes(image))
+
+
 def test_a_snapshot_may_not_be_torn() -> None:
     """It was durable before the file got its name, so a missing piece of it is damage even if it's the last thing in the file."""
     image, content = encode_journal(entries_of(30), first_sequence=1, exported_crc=None)
@@ -179,7 +189,7 @@ def test_a_journal_of_another_format_or_version_is_refused() -> None:
         decode_journal(bytes(len(image)))
     newer = bytearray(image)
     newer[8:12] = (2).to_bytes(4, "big")
-    newer[36:40] = log_start_format.crc32c(bytes(newer[:36])).to_bytes(4, "big")
+    newer[36:40] = crc32c(bytes(newer[:36])).to_bytes(4, "big")
     with pytest.raises(JournalDamageError, match="version is 2"):
         decode_journal(bytes(newer))
 

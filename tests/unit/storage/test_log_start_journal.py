@@ -20,7 +20,7 @@ from lowtide.runtime.filesystem import FileSystem, MemoryFileSystem, SimulatedCr
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, decode_offsets, encode_offsets
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_start import JournalHooks, LogStartJournal, journal_path
-from lowtide.storage.log_start_format import JOURNAL_NAME, MINIMUM_CAPACITY, REMOVED, encode_journal
+from lowtide.storage.log_start_format import JOURNAL_NAME, MINIMUM_CAPACITY, REMOVED
 
 DIRECTORY = "/logs"
 TOPICS = {b"topic-a-16-bytes": "a", b"topic-b-16-bytes": "b"}
@@ -142,6 +142,20 @@ def test_what_a_killed_process_left_unsynced_is_made_durable_before_it_is_told()
         assert fixture.reopened().journal.value(A, 0) == told
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_after_a_failed_sync_a_restart_trusts_nothing_that_can_merely_be_read(seed: int) -> None:
+    """The system may call pages clean that the disk doesn't hold; syncing them again proves nothing (PostgreSQL's fsyncgate)."""
+    fixture = Fixture(MemoryFileSystem(Random(seed)))
+    fixture.filesystem.fail_next("sync", errno.EIO)
+    fixture.accept((A, 0, 100))
+    fixture.committer.run()
+    fixture.filesystem.crash_process()
+    fixture.filesystem.capacity_bytes = 0 if seed % 2 else None
+    told = dict(fixture.reopened().journal.entries)
+    fixture.filesystem.power_cut()
+    assert fixture.reopened().journal.entries == told
+
+
 def test_deletes_that_wait_leave_together() -> None:
     """Group commit: however many come while a frame is under way, they cost one more write and one more sync."""
     fixture = Fixture()
@@ -226,10 +240,14 @@ def test_a_failed_write_or_sync_fails_everybody_once_and_the_journal_for_good(op
 # Folding
 
 
-def small_journal(filesystem: MemoryFileSystem, capacity: int = 4096) -> None:
-    filesystem.make_directories(DIRECTORY)
-    image, _content = encode_journal([], first_sequence=1, exported_crc=None, minimum_capacity=capacity)
-    filesystem.replace_file(journal_path(DIRECTORY), image)
+LARGE = 1000
+"""Entries in one frame, 28,024 bytes: 37 of them fill a journal, 28 fill three quarters of it."""
+
+
+def fill(fixture: Fixture, frames: int) -> None:
+    for offset in range(frames):
+        fixture.accept(*((A, partition, offset) for partition in range(LARGE)), name=offset)
+        fixture.committer.run()
 
 
 def test_a_fold_keeps_the_values_and_writes_both_exports() -> None:
@@ -248,27 +266,20 @@ def test_a_fold_keeps_the_values_and_writes_both_exports() -> None:
 
 
 def test_a_full_journal_folds_by_itself_and_the_delete_that_filled_it_is_answered() -> None:
-    filesystem = MemoryFileSystem(Random(1))
-    small_journal(filesystem)
-    fixture = Fixture(filesystem)
-    for offset in range(200):
-        fixture.accept((A, 0, offset), name=offset)
-        fixture.committer.run()
-    assert fixture.answers == list(range(200))
-    assert filesystem.file_size(journal_path(DIRECTORY)) == MINIMUM_CAPACITY
-    filesystem.power_cut()
-    assert fixture.reopened().journal.entries == {(A, 0): 199}
+    fixture = Fixture()
+    fill(fixture, 90)
+    assert fixture.answers == list(range(90))
+    assert fixture.filesystem.file_size(journal_path(DIRECTORY)) == MINIMUM_CAPACITY
+    fixture.filesystem.power_cut()
+    assert fixture.reopened().journal.entries == {(A, partition): 89 for partition in range(LARGE)}
 
 
 def test_the_last_quarter_of_the_journal_is_kept_for_a_full_disk() -> None:
-    filesystem = MemoryFileSystem(Random(1))
-    small_journal(filesystem)
-    fixture = Fixture(filesystem)
-    for offset in range((3072 - 512) // 52 + 1):
-        assert filesystem.file_size(journal_path(DIRECTORY)) == 4096
-        fixture.accept((A, 0, offset))
-        fixture.committer.run()
-    assert filesystem.file_size(journal_path(DIRECTORY)) == MINIMUM_CAPACITY, "it folded"
+    fixture = Fixture()
+    fill(fixture, 28)
+    assert not fixture.filesystem.exists(f"{DIRECTORY}/{LOG_BEGIN_CHECKPOINT}")
+    fill(fixture, 1)
+    assert fixture.filesystem.exists(f"{DIRECTORY}/{LOG_BEGIN_CHECKPOINT}"), "it folded"
 
 
 def test_a_request_larger_than_the_journal_makes_it_grow() -> None:
@@ -284,30 +295,62 @@ def test_a_request_larger_than_the_journal_makes_it_grow() -> None:
 
 def test_on_a_full_disk_deletes_go_on_in_the_space_that_is_kept_for_them() -> None:
     """A delete is what frees the disk, so it must not need a new file."""
-    filesystem = MemoryFileSystem(Random(1))
-    small_journal(filesystem)
-    fixture = Fixture(filesystem)
+    fixture = Fixture()
+    filesystem = fixture.filesystem
     filesystem.capacity_bytes = 0
     fixture.journal.fold(partial(fixture.note, "fold"))
     fixture.committer.run()
     assert fixture.answers == [("fold", errno.ENOSPC)]
-    for offset in range(64):
-        fixture.accept((A, 0, offset), name=offset)
-        fixture.committer.run()
-    assert fixture.answers[1:] == list(range(64))
-    for offset in range(64, 80):
-        fixture.accept((A, 0, offset), name=offset)
-        fixture.committer.run()
-    assert fixture.answers[-1] == (79, errno.ENOSPC), "then the journal is full too"
+    fill(fixture, 37)
+    assert fixture.answers[1:] == list(range(37))
+    fill(fixture, 1)
+    assert fixture.answers[-1] == (0, errno.ENOSPC), "then the journal is full too"
     assert fixture.journal.failure is None, "a full disk is not a failed one"
-    last_good = fixture.journal.value(A, 0)
     assert not [name for name in filesystem.listdir(DIRECTORY) if name.endswith(".tmp")]
     filesystem.capacity_bytes = None
-    fixture.accept((A, 1, 1), name="freed")
+    fixture.accept((A, LARGE, 1), name="freed")
     fixture.committer.run()
     assert fixture.answers[-1] == "freed"
     filesystem.power_cut()
-    assert fixture.reopened().journal.entries == {(A, 0): last_good, (A, 1): 1}
+    entries = fixture.reopened().journal.entries
+    assert entries == {(A, partition): 36 for partition in range(LARGE)} | {(A, LARGE): 1}
+
+
+@pytest.mark.parametrize("missing", [None, 600, 1100])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_full_disk_keeps_no_journal_from_being_opened(seed: int, missing: int | None) -> None:
+    """Not even one with a torn frame, or with values from Kafka; and no power cut in between costs anything."""
+    fixture = Fixture(MemoryFileSystem(Random(seed)))
+    fixture.accept((A, 0, 5))
+    fixture.committer.run()
+    fixture.accept(*((B, partition, 7) for partition in range(60)))
+    fixture.filesystem.crash_process()
+    if missing:
+        file = fixture.filesystem.open(journal_path(DIRECTORY), write=True)
+        start = max(564, missing // 512 * 512)
+        file.pwritev([bytes((start // 512 + 1) * 512 - start)], start)
+        file.sync()
+    fixture.filesystem.replace_file(f"{DIRECTORY}/{LOG_START_CHECKPOINT}", encode_offsets({TopicPartition("a", 1): 9}))
+    fixture.filesystem.capacity_bytes = 0
+    expected = {(A, 0): 5, (A, 1): 9} | ({} if missing else {(B, partition): 7 for partition in range(60)})
+    for step in range(1, 12):
+        fixture.filesystem.crash_at = fixture.filesystem.operation_count + step
+        try:
+            opened = fixture.reopened()
+        except SimulatedCrashError:
+            fixture.filesystem.power_cut()
+            continue
+        break
+    assert opened.journal.entries == expected or missing is None
+    fixture.filesystem.crash_process()
+    told = dict(fixture.reopened().journal.entries)
+    assert set(told.items()) >= {((A, 0), 5), ((A, 1), 9)}
+    fixture.filesystem.power_cut()
+    again = fixture.reopened()
+    assert again.journal.entries == told
+    again.accept((A, 2, 1))
+    again.committer.run()
+    assert again.journal.value(A, 2) == 1
 
 
 def test_a_stop_makes_durable_what_waits_and_takes_nothing_more() -> None:
@@ -326,7 +369,7 @@ def test_a_stop_makes_durable_what_waits_and_takes_nothing_more() -> None:
     again = fixture.reopened()
     assert again.journal.entries == {(A, 0): 1, (A, 1): 2}
     again.stop()
-    assert fixture.filesystem.operation_count - before <= 3, "nothing changed, so nothing was folded"
+    assert fixture.filesystem.operation_count - before <= 7, "the start wrote the journal once; nothing changed, so nothing was folded"
 
 
 def test_a_stop_on_a_full_disk_leaves_the_journal_unfolded_and_whole() -> None:
@@ -556,11 +599,9 @@ class JournalMachine(RuleBasedStateMachine):
     must hold everything that was acknowledged.
     """
 
-    @initialize(seed=st.integers(0, 2**32), small=st.booleans())
-    def start(self, seed: int, small: bool) -> None:
+    @initialize(seed=st.integers(0, 2**32))
+    def start(self, seed: int) -> None:
         self.filesystem = MemoryFileSystem(Random(seed))
-        if small:
-            small_journal(self.filesystem, 2048)
         self.base: dict[tuple[bytes, int], int] = {}
         self.accepted: list[list[tuple[bytes, int, int]]] = []
         self.acknowledged = 0
@@ -668,4 +709,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournalMachine = JournalMachine.TestCase
-TestJournalMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestJournalMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,117 @@
+"""Syncs the logs of one directory: when it's due, one barrier a log at a time, and all of them at a stop.
+
+Guards: what is synced with a log for the first time includes the file that ties its folder to its topic. A full disk puts a flush off; any
+other failure is the directory's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.committer import Barrier, Committer
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.checkpoint import PARTITION_METADATA, carry_out, joined
+from lowtide.storage.errors import StorageError, storage_error
+from lowtide.storage.log import Log
+
+LOGS_PER_SYNC = 64
+"""How many logs a stop syncs in one go: each may hold some ten files open for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushListener:
+    """Who is told what comes of flushes."""
+
+    on_flushed: Callable[[Log], None]
+    """A log's recovery point may have risen."""
+    on_failure: Callable[[OSError | StorageError], None]
+
+
+class LogFlusher:
+    """See the module. Used from the event loop only."""
+
+    def __init__(self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener) -> None:
+        self._filesystem = filesystem
+        self._committer = committer
+        self._clock = clock
+        self._listener = listener
+        self._flushed_ms: dict[Log, int] = {}
+        self._new: set[Log] = set()
+        self._under_way: set[Log] = set()
+
+    def add(self, log: Log, *, is_new: bool) -> None:
+        """Looks after a log. `is_new` says that the file with its topic id was written just now."""
+        self._flushed_ms[log] = self._clock.monotonic_ms()
+        if is_new:
+            self._new.add(log)
+
+    def drop(self, log: Log) -> None:
+        """The log is gone, and with it whatever a flush under way may still fail at."""
+        self._flushed_ms.pop(log, None)
+        self._new.discard(log)
+
+    def flush(self, log: Log) -> None:
+        """Begins to make a log durable, if there's something to do and nothing under way."""
+        if log in self._under_way or log not in self._flushed_ms:
+            return
+        try:
+            barrier = self._with_identity(log, log.flush_barrier())
+        except StorageError as error:
+            if error.is_disk_full:
+                log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
+            else:
+                self._listener.on_failure(error)
+            return
+        self._flushed_ms[log] = self._clock.monotonic_ms()
+        if barrier is not None:
+            self._under_way.add(log)
+            self._committer.submit(barrier, partial(self._on_done, log, log.log_end_offset))
+
+    def flush_due(self, log: Log, now_ms: int) -> None:
+        """Flushes a log if a segment was rolled, or by `flush.messages` or `flush.ms`."""
+        unflushed, config = log.unflushed_records, log.config
+        if log.flush_wanted or unflushed >= config.flush_messages or (unflushed and now_ms - self._flushed_ms[log] >= config.flush_ms):
+            self.flush(log)
+
+    def flush_now(self, log: Log) -> None:
+        """Makes a log durable at once. For start code. Errors: OSError, StorageError."""
+        barrier = self._with_identity(log, log.flush_barrier())
+        if barrier is not None:
+            carry_out(self._filesystem, barrier)
+            log.on_flushed(log.log_end_offset)
+
+    def close(self, logs: Iterable[Log]) -> None:
+        """Ends logs: writes what a clean stop needs and makes all of it durable. For stop code. Errors: OSError, StorageError."""
+        left = list(logs)
+        while left:
+            some, left = left[:LOGS_PER_SYNC], left[LOGS_PER_SYNC:]
+            barriers = [self._with_identity(log, log.close()) for log in some]
+            carry_out(self._filesystem, joined(barrier for barrier in barriers if barrier is not None))
+            for log in some:
+                log.on_flushed(log.log_end_offset)
+                for file in log.files_to_close():
+                    file.close()
+
+    def _with_identity(self, log: Log, barrier: Barrier | None) -> Barrier | None:
+        """The log's barrier, and the file with its topic id the first time."""
+        if barrier is None or log not in self._new:
+            return barrier
+        try:
+            identity = self._filesystem.open(f"{log.directory}/{PARTITION_METADATA}")
+        except OSError as error:
+            raise storage_error(log.directory, error) from error
+        self._new.discard(log)
+        return joined([Barrier(files=(identity,)), barrier])
+
+    def _on_done(self, log: Log, offset: int, error: OSError | None) -> None:
+        self._under_way.discard(log)
+        if error is None:
+            log.on_flushed(offset)
+            self._listener.on_flushed(log)
+            if log.unflushed_records >= log.config.flush_messages:
+                self.flush(log)
+        elif log in self._flushed_ms:
+            self._listener.on_failure(error)
