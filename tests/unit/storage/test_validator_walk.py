@@ -84,6 +84,13 @@ def test_long_runs_of_equal_sizes(step: Callable[[int], int], key: bytes | None)
     assert walk_records(payload, len(shapes)) == summary(decode(payload, len(shapes)))
 
 
+@pytest.mark.parametrize("later", [-60, -1, 63])
+def test_a_run_takes_no_timestamps_from_behind_its_end(later: int) -> None:
+    """Protects the max timestamp: records of the same size that end a run by a negative delta are not read as positive ones."""
+    shapes: list[Shape] = [(0, b"k", b"v", 0)] * 20 + [(-7, b"k", b"v", 0)] + [(later, b"k", b"v", 0)] * 20
+    assert walk_records(encode(shapes), 41) == summary(decode(encode(shapes), 41))
+
+
 @pytest.mark.parametrize("at", [0, 5, 63, 64, 70, 199])
 @pytest.mark.parametrize("delta", [-1, 0, 65, 63, 300])
 def test_one_wrong_offset_delta_in_a_run_is_noticed(at: int, delta: int) -> None:
