@@ -22,17 +22,6 @@ LIBRARIES = [name for name in CLIENTS if name != Kcat.name]
 NOT_YET = (KafkaException,)
 """A broker may need a moment to lead what it has just told it created; while it does, the look-up says so."""
 
-if "LOWTIDE_BOOTSTRAP" in os.environ:
-
-    @pytest.fixture(scope="session")
-    def lowtide() -> SimpleNamespace:
-        bootstrap = os.environ["LOWTIDE_BOOTSTRAP"]
-        return SimpleNamespace(bootstrap=bootstrap)
-
-    @pytest.fixture
-    def lowtide_topic() -> str:
-        return f"t-{uuid.uuid4().hex}"
-
 
 @pytest.fixture(params=list(CLIENTS))
 def client(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Driver:
