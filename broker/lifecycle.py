@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,9 +108,10 @@ class Broker:
         self.replicas: ReplicaManager | None = None
 
     @property
-    def logs(self) -> Iterable[Log]:
+    def log_manager(self) -> LogManager:
         """The logs of this broker, for tests and tools."""
-        return () if self._log_manager is None else self._log_manager.logs.values()
+        assert self._log_manager is not None, "the broker has not begun to start"
+        return self._log_manager
 
     async def start(self) -> None:
         """Start, and return when clients are served.

@@ -64,6 +64,13 @@ class PartitionHistory:
                 del known[offset]
         self.lowest_end = min(self.lowest_end, surviving_end)
 
+    def on_truncated(self, end: int) -> None:
+        """The log was cut below its log start, as after an unclean election: it is empty, begins and ends at `end`, and is told so."""
+        self.acknowledged.clear()
+        self.seen.clear()
+        self.lowest_end = end
+        self.acknowledged_delete = min(self.acknowledged_delete, end)
+
     # ------------------------------------------------------------------ what readers saw
     def on_bounds(self, log_start_offset: int, log_end_offset: int) -> None:
         """ListOffsets, or the offsets of a fetch answer."""

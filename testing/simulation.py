@@ -33,7 +33,17 @@ from lowtide.testing.load import PartitionLoad
 
 HOST, PORT, DIRECTORY, TOPIC = "broker-0", 9092, "/data", "sim"
 
-FAULTS = ("kill", "power cut", "crash within an operation", "full disk", "slow disk", "failing sync", "failing write", "graceful stop")
+FAULTS = (
+    "kill",
+    "power cut",
+    "crash within an operation",
+    "full disk",
+    "slow disk",
+    "failing sync",
+    "failing write",
+    "graceful stop",
+    "truncation below the log start",
+)
 
 _QUIET_DISK_MS = (0.05, 2.0)
 _SLOW_DISK_MS = (50.0, 900.0)
@@ -48,7 +58,7 @@ class LogWatch:
     def __init__(self) -> None:
         self.log_starts: dict[TopicPartition, int] = {}
 
-    def check(self, log: Log) -> None:
+    def check(self, log: Log, filesystem: MemoryFileSystem) -> None:
         """The invariants of one replica. Errors: HistoryError."""
         key = log.topic_partition
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
@@ -63,8 +73,10 @@ class LogWatch:
             self._fail(log, f"its leader epochs don't rise: {epochs}")
         if epochs and epochs[-1][1] > log.log_end_offset:
             self._fail(log, f"its leader epochs go beyond its end: {epochs}")
-        if log.segments and log.segments[0].base_offset > log.log_start_offset:
+        if log.segments[0].base_offset > log.log_start_offset:
             self._fail(log, f"its first segment begins at {log.segments[0].base_offset}")
+        if not log.offline and not filesystem.exists(log.segments[0].path):
+            self._fail(log, f"{log.segments[0].path} is gone though its records are not deleted")
 
     @staticmethod
     def _fail(log: Log, reason: str) -> None:
@@ -104,7 +116,6 @@ class Simulation:
             "log.dirs": DIRECTORY,
             "listeners": f"PLAINTEXT://{HOST}:{PORT}",
             "auto.create.topics.enable": "false",
-            "log.segment.delete.delay.ms": "50",
         }
         return load_config(settings=settings)
 
@@ -161,11 +172,11 @@ class Simulation:
     # ------------------------------------------------------------------ invariants
     def check(self) -> None:
         """After every pass of the loop."""
-        if self.broker is None or self._violation is not None:
+        if self.broker is None or self.broker.replicas is None or self._violation is not None:
             return
         try:
-            for log in self.broker.logs:
-                self.watch.check(log)
+            for log in self.broker.log_manager.logs.values():
+                self.watch.check(log, self.filesystem)
                 self.checks += 1
         except HistoryError as error:
             self._violation = error
@@ -188,17 +199,19 @@ class Simulation:
         """So many lives, each ended by a fault, each followed by reading everything back."""
         await self.start()
         client = await self.connect()
-        configs = {"segment.bytes": "1048576", "index.interval.bytes": "500"}
+        configs = {"internal.segment.bytes": str(_SMALL_SEGMENT_BYTES), "index.interval.bytes": "500", "file.delete.delay.ms": "50"}
         if self.flush_each_append:
             configs["flush.messages"] = "1"
         await self.loads[0].create_topic(client, configs, partitions=len(self.loads))
         client.close()
-        self._make_segments_small()
         for _ in range(lives):
             await self._live(self.random.choice(FAULTS))
         await self.check_all()
 
     async def _live(self, fault: str) -> None:
+        if fault == "truncation below the log start":
+            await self._work_for_a_while()
+            await self._truncate()
         stop = asyncio.Event()
         tasks = [self.loop.create_task(load.run(until=stop, pause_s=0.02), name=f"load {load.partition}") for load in self.loads]
         await asyncio.sleep(self.random.random() * _LIFE_S)
@@ -209,7 +222,6 @@ class Simulation:
         await asyncio.gather(*tasks)
         self.raise_violation()
         await self.start()
-        self._make_segments_small()
         if power and not self.flush_each_append:
             self._allow_losses()
         await self.check_all()
@@ -223,11 +235,39 @@ class Simulation:
             await self.node.spawn(self.broker.stop(), name="stop")
         elif fault == "crash within an operation":
             await self._crash_within()
-        elif fault not in ("kill", "power cut"):
+        elif fault not in ("kill", "power cut", "truncation below the log start"):
             self._break_disk(fault)
             await asyncio.sleep(self.random.random() * _LIFE_S)
         self.end_life(power=power)
         return power
+
+    async def _work_for_a_while(self) -> None:
+        stop = asyncio.Event()
+        tasks = [self.loop.create_task(load.run(until=stop, pause_s=0.02), name=f"load {load.partition}") for load in self.loads]
+        await asyncio.sleep(self.random.random() * _LIFE_S)
+        stop.set()
+        await asyncio.gather(*tasks)
+
+    async def _truncate(self) -> None:
+        """Cut a log below its log start, journalled first: what a follower does whose leader has lost data."""
+        assert self.broker is not None
+        for load in self.loads:
+            log = next(log for log in self.broker.log_manager.logs.values() if log.topic_partition.partition == load.partition)
+            if log.log_start_offset > 0:
+                end = self.random.randrange(log.log_start_offset)
+                await self._cut(self.broker, load, log, end)
+
+    async def _cut(self, broker: Broker, load: PartitionLoad, log: Log, end: int) -> None:
+        journalled: asyncio.Future[None] = self.loop.create_future()
+        broker.log_manager.journal_log_start(log, end, lambda _error: journalled.set_result(None))
+        await journalled
+        self.watch.log_starts[log.topic_partition] = end
+        load.history.on_truncated(end)
+        barrier = log.truncate_to(end, now_ms=self.clock.wall_ms()).barrier
+        if barrier is not None:
+            synced: asyncio.Future[None] = self.loop.create_future()
+            self.committers[0].submit(barrier, lambda _error: synced.set_result(None))
+            await synced
 
     async def _crash_within(self) -> None:
         died = asyncio.Event()
@@ -261,23 +301,10 @@ class Simulation:
     def _allow_losses(self) -> None:
         """Without flushing, a power cut may take what was appended last: what the log still has is the new truth."""
         assert self.broker is not None
-        logs = {log.topic_partition.partition: log for log in self.broker.logs}
+        logs = {log.topic_partition.partition: log for log in self.broker.log_manager.logs.values()}
         for load in self.loads:
             log = logs[load.partition]
             load.history.on_records_may_be_lost(log.log_end_offset)
-
-    def _make_segments_small(self) -> None:
-        """Smaller than any configuration allows, so that a run of seconds has many."""
-        assert self.broker is not None
-        for log in self.broker.logs:
-            log.config = small_segments(log.config)
-
-
-def small_segments(config: Any) -> Any:
-    """The configuration with segments of a few batches."""
-    from dataclasses import replace  # noqa: PLC0415
-
-    return replace(config, segment_bytes=_SMALL_SEGMENT_BYTES)
 
 
 class CheckedLoop(SimulatedLoop):

@@ -1,0 +1,88 @@
+"""Bugs planted on purpose: each must be found within 2,000 seeds, or the simulator's silence means nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lowtide.storage import directory_logs, leader_epochs, log_start, log_start_format, recovery
+from lowtide.testing.simulation import simulate
+
+MAXIMUM_SEEDS = 2000
+
+
+def found_at() -> int:
+    """The first seed that finds something wrong, whatever form that takes. Without the plant the same seeds find nothing."""
+    for seed in range(MAXIMUM_SEEDS):
+        try:
+            simulate(seed)
+        except Exception as error:
+            print(seed, repr(error))
+            return seed
+    pytest.fail(f"{MAXIMUM_SEEDS} seeds found nothing")
+
+
+def test_unlink_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are removed when a delete is accepted, before the journal has it."""
+    original = directory_logs.DirectoryLogs.accept_log_starts
+
+    def accept(self: Any, items: Any, on_durable: Any) -> None:
+        for log, offset in items:
+            for segment, following in zip(log.segments, log.segments[1:], strict=False):
+                if following.base_offset <= offset and self._filesystem.exists(segment.path):
+                    self._filesystem.unlink(segment.path)
+        original(self, items, on_durable)
+
+    monkeypatch.setattr(directory_logs.DirectoryLogs, "accept_log_starts", accept)
+    found_at()
+
+
+def test_visible_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log start is told when it is accepted, and may be lower after a power cut."""
+    original = directory_logs.DirectoryLogs.accept_log_starts
+
+    def accept(self: Any, items: Any, on_durable: Any) -> None:
+        original(self, items, on_durable)
+        for log, offset in items:
+            self._apply_log_start(log, offset)
+
+    monkeypatch.setattr(directory_logs.DirectoryLogs, "accept_log_starts", accept)
+    found_at()
+
+
+def test_largest_of_the_journal_instead_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A truncation below the log start writes a lower one; taking the largest deletes what was appended since."""
+
+    def apply(state: dict[Any, int], entries: Any) -> None:
+        for topic_id, partition, offset in entries:
+            key = (topic_id, partition)
+            state[key] = max(offset, state.get(key, -1))
+
+    for module in (log_start, log_start_format):
+        monkeypatch.setattr(module, "apply_entries", apply)
+    found_at()
+
+
+def test_epoch_file_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leader epochs beyond the log's end survive a truncation."""
+    keep: Callable[[Any, int], bool] = lambda _self, _end: False
+    monkeypatch.setattr(leader_epochs.LeaderEpochs, "truncate_from_end", keep)
+    found_at()
+
+
+def test_torn_tail_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovery believes batches whose checksum is wrong."""
+
+    class Anything(int):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = int.__hash__
+
+    monkeypatch.setattr(recovery, "crc32c", lambda *_: Anything())
+    found_at()
