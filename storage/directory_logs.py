@@ -3,7 +3,7 @@
 Guards: a log's topic id is known before it is served; a log start is visible only when the journal has it durably; the marker of a clean
 stop is the last thing that a stop writes. A failed write or sync takes the whole directory offline, at once and for good.
 
-Sources: Kafka's LogManager; design.md sections 5 and 6.
+Source: Kafka's LogManager.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ marker of a clean stop is gone, durably, before anything else is changed, so a l
 
 It doesn't know logs; it only says which folders hold partitions.
 
-Sources: Kafka's LogManager, MetaPropertiesEnsemble and CleanShutdownFileHandler; KIP-858 for `directory.id`; design.md R8 for the
-registration counter.
+Sources: Kafka's LogManager, MetaPropertiesEnsemble and CleanShutdownFileHandler; KIP-858 for `directory.id`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from lowtide.storage.errors import StorageError, storage_error
 LOCK_FILE = ".lock"
 REGISTRATION_COUNTER = "lowtide-registration"
 """The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
-directory in which it's missing or behind the cluster's is stale (R8)."""
+directory in which it's missing or behind the cluster's is stale."""
 
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")

@@ -170,7 +170,7 @@ class LogManager:
         return {path: reason or "" for path, reason in failed.items()}
 
     def registrations(self) -> dict[str, int | None]:
-        """By online directory, the number of the registration that reached it last, None where that isn't known (R8). Errors: OSError."""
+        """By online directory, the number of the registration that reached it last, None where that isn't known. Errors: OSError."""
         return {path: directory.directory.registration() for path, directory in self._directories.items() if directory.is_online}
 
     def write_registration(self, number: int) -> None:

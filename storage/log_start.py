@@ -21,7 +21,7 @@ hold what the old journal holds and entries that weren't acknowledged, so nothin
 
 It doesn't know logs: whether an offset is in range, and what follows from a rise, is decided by its callers.
 
-Sources: design.md section 5; KIP-107; the bytes are in `log_start_format.py`.
+The bytes are in `log_start_format.py`. Source: KIP-107.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ operator's to accept, not ours to do on the quiet. What the repair promises:
 - a partition of which nothing can be read begins at its first segment, as it would in Apache Kafka;
 - the damaged files stay beside the new ones, under names that end in `.damaged-1`, `-2` and so on;
 - the directory's registration counter is removed, so that the cluster takes its replicas for stale: they are led by others, and learn the
-  log starts from them, before they may be elected cleanly (R8). A sole broker has no others, and deletes that were lost come back there.
+  log starts from them, before they may be elected cleanly. A sole broker has no others, and deletes that were lost come back there.
 
 Killed at any point it can be run again. It doesn't touch segments.
 """

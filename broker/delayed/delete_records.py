@@ -2,7 +2,7 @@
 
 Each partition waits until its low watermark has reached the offset; for a leader-only delete (KIP-1343) until the leader's log start
 offset has. When that holds, or the time is up, everything is checked again: the answer is success only under the leader epoch and
-the topic id under which the delete was accepted (R6), and at the deadline too if the condition holds (R4).
+the topic id under which the delete was accepted, and at the deadline too if the condition holds.
 """
 
 from __future__ import annotations

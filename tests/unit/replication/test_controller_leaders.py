@@ -48,7 +48,7 @@ ALIVE = {1: 10, 2: 20, 3: 30}
     ],
 )
 def test_elections(live: dict[int, int], before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int) -> None:
-    """Single cases of R8: the order of the replicas decides, epochs of members are those of living registrations."""
+    """Single cases: the order of the replicas decides, epochs of members are those of living registrations."""
     after = elect(image_with(live), before)
     assert after is not None
     assert (after.leader, after.isr, after.leader_epoch, after.partition_epoch) == (leader, isr, leader_epoch, 8)

@@ -101,7 +101,7 @@ def test_a_topic_is_made_as_the_client_asked() -> None:
 
 
 def test_minus_one_means_the_brokers_default() -> None:
-    """In every version of the request (kafka-observed 11)."""
+    """In every version of the request, as Kafka does it."""
     creation = Cluster().plan(NewTopic("t", -1, -1))
     assert isinstance(creation, TopicCreation)
     assert (creation.partition_count, creation.replication_factor) == (2, 1)
@@ -285,7 +285,7 @@ def test_a_topic_made_anew_is_not_deleted_by_an_old_plan() -> None:
 
 
 def test_which_topics_are_meant_by_a_deletion() -> None:
-    """By name or by id, one row each: Kafka's codes for none, both, unknown and repeated ones (kafka-observed 10)."""
+    """By name or by id, one row each: Kafka's codes for none, both, unknown and repeated ones."""
     cluster = Cluster()
     ids = {name: cluster.create(name).topic_id for name in ("a", "b", "c", "d")}
     unknown = b"u" * 16

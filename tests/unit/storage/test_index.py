@@ -118,6 +118,6 @@ def test_a_time_index_that_cannot_be_right_is_refused(content: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_reading_an_index_fail(content: bytes) -> None:
-    """Case 41: whatever a file holds, it is an index or it is built again."""
+    """Whatever a file holds, it is an index or it is built again."""
     for decoded in (OffsetIndex.decode(content, 0, LOG_SIZE), TimeIndex.decode(content, 0)):
         assert decoded is None or decoded.encode() == content[: decoded.size_bytes]

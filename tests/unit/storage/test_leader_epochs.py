@@ -18,7 +18,7 @@ def epochs() -> LeaderEpochs:
     ("asked", "answer"),
     [
         (-1, (-1, -1)),
-        (-2, (-2, 0)),  # older than all known: that epoch ends where the first one begins (kafka-observed 41)
+        (-2, (-2, 0)),  # older than all known: that epoch ends where the first one begins, as in Kafka
         (0, (0, 0)),
         (2, (2, 100)),
         (3, (3, 250)),

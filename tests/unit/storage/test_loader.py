@@ -1,4 +1,4 @@
-"""Opening a log after everything that can have happened to its folder (S1, S2; cases 40 to 46)."""
+"""Opening a log after everything that can have happened to its folder (S1, S2)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_was_written_is_there_again(clean: bool) -> None:
 
 
 def test_the_tail_is_cut_wherever_the_last_batch_was_torn() -> None:
-    """Case 40: at every byte, with and without something else behind it."""
+    """At every byte, with and without something else behind it."""
     whole = log_with().read_bytes(newest(log_with()))
     starts = [position for position, _ in iterate_batches(whole)]
     last = len(whole) - starts[-1]
@@ -112,7 +112,7 @@ def test_the_tail_is_cut_wherever_the_last_batch_was_torn() -> None:
 
 
 def test_every_flipped_bit_of_the_last_batch_is_noticed() -> None:
-    """Case 41. Only base offset, length, epoch and magic lie outside the CRC; the epoch alone may change unseen."""
+    """Only base offset, length, epoch and magic lie outside the CRC; the epoch alone may change unseen."""
     whole = log_with().read_bytes(newest(log_with()))
     start = [position for position, _ in iterate_batches(whole)][-1]
     for place in range(start, len(whole)):
@@ -179,7 +179,7 @@ def test_a_missing_index_is_built_again(suffix: str, clean: bool) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\n5 x\n", b"garbage", b"0\n2\n1 0\n"])
 def test_a_lost_epoch_file_is_read_from_the_batches(content: bytes | None) -> None:
-    """Case 42."""
+    """Epochs stand in the batches too."""
     filesystem = log_with()
     path = f"{FOLDER}/leader-epoch-checkpoint"
     filesystem.unlink(path)
@@ -213,7 +213,7 @@ def test_a_lost_snapshot_costs_a_replay_and_no_producer(damage: str) -> None:
 
 
 def test_producers_whose_records_are_all_deleted_are_still_known_after_a_clean_stop() -> None:
-    """Case 26, KAFKA-7190."""
+    """KAFKA-7190."""
     filesystem = MemoryFileSystem()
     log = create_log(filesystem, FOLDER, CONFIG, **IDENTITY)
     append(log, 2, producer_id=7, producer_epoch=0, base_sequence=0)
@@ -266,7 +266,7 @@ def test_a_snapshot_from_before_the_first_segment_is_not_believed() -> None:
 
 
 def test_segments_wholly_below_the_log_start_are_removed() -> None:
-    """Design section 5: an entry of the journal outlives the crash that came before the files went."""
+    """An entry of the journal outlives the crash that came before the files went."""
     filesystem = log_with()
     log, report = load(filesystem, log_start_offset=7)
     assert offsets_of(log) == list(range(7, 20))
@@ -276,7 +276,7 @@ def test_segments_wholly_below_the_log_start_are_removed() -> None:
 
 
 def test_a_log_start_inside_a_batch_stays_there() -> None:
-    """Case 12: the segment's and the batch's base lie below it."""
+    """The segment's and the batch's base lie below it."""
     log, _ = load(log_with(), log_start_offset=7, clean=True)
     assert (log.log_start_offset, log.segments[0].base_offset) == (7, 6)
 
@@ -284,7 +284,7 @@ def test_a_log_start_inside_a_batch_stays_there() -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("log_start", [21, 500])
 def test_a_log_that_ends_below_its_start_begins_anew_at_it(log_start: int, clean: bool) -> None:
-    """Case 43, KAFKA-8306: nothing that was deleted comes back, no offset is given twice."""
+    """KAFKA-8306: nothing that was deleted comes back, no offset is given twice."""
     filesystem = log_with()
     log, report = load(filesystem, log_start_offset=log_start, clean=clean)
     assert (log.log_start_offset, log.high_watermark, log.recovery_point, log.log_end_offset) == (log_start,) * 4
@@ -312,7 +312,7 @@ def test_checkpoints_ahead_of_the_data_are_brought_back_to_it() -> None:
 
 
 def test_leftovers_are_removed_and_unknown_files_are_left_alone() -> None:
-    """Case 44."""
+    """What a crash between two steps leaves is tidied; the rest is not ours."""
     filesystem = log_with()
     kept = ["partition.metadata", "notes.txt"]
     gone = [
@@ -371,7 +371,7 @@ def test_a_gap_that_compaction_left_is_none() -> None:
 
 
 def test_a_segment_that_overlaps_the_one_before_it_is_not_served() -> None:
-    """Case 44: two contents for one offset; the lower segment's are kept."""
+    """Two contents for one offset; the lower segment's are kept."""
     filesystem = log_with()
     stray = filesystem.read_bytes(f"{FOLDER}/{offset_name(18)}.log")
     filesystem.write_bytes(f"{FOLDER}/{offset_name(17)}.log", stray)
@@ -406,7 +406,7 @@ def _nothing(_: MemoryFileSystem) -> None: ...
 def test_a_crash_at_any_step_of_recovery_changes_nothing_of_its_outcome(
     damage: Callable[[MemoryFileSystem], None], log_start: int, expected: range, power: bool
 ) -> None:
-    """Case 46: however often, and wherever, it is begun anew; every crash may be a power cut."""
+    """However often, and wherever, it is begun anew; every crash may be a power cut."""
     for crash_after in range(1, 60):
         filesystem = log_with()
         damage(filesystem)

@@ -80,7 +80,7 @@ def test_a_batch_that_no_segment_can_hold_is_refused() -> None:
 
 
 def test_a_repeated_batch_of_an_idempotent_producer_is_answered_and_not_written() -> None:
-    """R5; the time of a duplicate is told even under CreateTime (kafka-observed 26)."""
+    """R5; the time of a duplicate is told even under CreateTime, as Kafka does."""
     log = new_log()
     sent = batch(NOW_MS - 5, producer_id=7, producer_epoch=0, base_sequence=0)
     log.append_as_leader(sent, leader_epoch=0, now_ms=NOW_MS)
@@ -93,7 +93,7 @@ def test_a_repeated_batch_of_an_idempotent_producer_is_answered_and_not_written(
 
 @pytest.mark.parametrize("free_bytes", [0, 1, 15, 16, 60, 61, 68])
 def test_a_full_disk_refuses_appends_and_leaves_whole_batches(free_bytes: int) -> None:
-    """Case 38: a short write first; then reads and deletes go on, and so do appends once there is space."""
+    """A short write first; then reads and deletes go on, and so do appends once there is space."""
     filesystem = MemoryFileSystem()
     log = new_log(filesystem=filesystem)
     append(log)
@@ -143,7 +143,7 @@ def test_a_full_disk_at_a_flush_loses_nothing_that_is_to_be_synced() -> None:
 
 
 def test_a_failing_disk_ends_appending() -> None:
-    """Case 36: the directory is to go offline; nothing is written any more."""
+    """The directory is to go offline; nothing is written any more."""
     filesystem = MemoryFileSystem()
     log = new_log(filesystem=filesystem)
     append(log)
@@ -268,7 +268,7 @@ def test_bytes_between_counts_what_a_reader_would_get() -> None:
 
 
 def test_a_failing_read_is_a_storage_error() -> None:
-    """Case 37."""
+    """The caller takes the directory offline; nobody gets other bytes instead."""
     log = new_log(LogConfig(index_interval_bytes=0))
     append(log)
     append(log, 1, 2)
@@ -305,7 +305,7 @@ def test_a_delete_that_a_truncation_overtook_changes_nothing() -> None:
 
 
 def test_a_truncation_below_the_log_start_moves_start_and_end_together() -> None:
-    """D5, and case 8: the leader ends below a follower's start."""
+    """D5: the leader ends below a follower's start."""
     log = new_log()
     append(log, *range(10))
     log.advance_high_watermark(10)
@@ -326,7 +326,7 @@ def test_a_truncation_below_the_first_segment_starts_over() -> None:
 
 
 def test_a_full_truncation_moves_everything_together() -> None:
-    """Case 7, KAFKA-9491: log, high watermark, epochs and producers."""
+    """KAFKA-9491: log, high watermark, epochs and producers."""
     log = new_log(SMALL_SEGMENTS)
     for number in range(3):
         append(log, value=b"x" * 150, producer_id=7, producer_epoch=0, base_sequence=number)
@@ -372,7 +372,7 @@ def test_segments_of_a_log_that_is_deleted_are_not_looked_for_in_its_successor()
 
 
 def test_a_timestamp_never_finds_a_deleted_record() -> None:
-    """D11, kafka-observed 39: the search goes into batches, compressed ones too, and begins at the log start."""
+    """D11: the search goes into batches, compressed ones too, and begins at the log start."""
     for compression in (Compression.NONE, Compression.LZ4):
         log = new_log()
         append(log, 100, 300, 200, 400, compression=compression)
@@ -388,7 +388,7 @@ def test_a_timestamp_never_finds_a_deleted_record() -> None:
 
 
 def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -> None:
-    """Kafka answers "none" here (kafka-semantics 5.1); there is a record, so it is found."""
+    """Kafka answers "none" here; there is a record, so it is found."""
     log = new_log(LogConfig(segment_bytes=200))
     append(log, 500, 100, 100)
     append(log, 600, value=b"x" * 100)
@@ -402,7 +402,7 @@ def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -
 
 
 def test_the_largest_timestamp_is_the_first_of_equals_and_does_not_mind_the_log_start() -> None:
-    """kafka-observed 38, 39."""
+    """As Kafka answers it."""
     log = new_log()
     assert log.offset_of_max_timestamp() is None
     append(log, -1, -1)
@@ -488,7 +488,7 @@ def test_a_follower_takes_no_offset_twice() -> None:
 
 @pytest.mark.parametrize("with_old_records", [False, True])
 def test_an_empty_follower_takes_a_batch_that_straddles_its_log_start(with_old_records: bool) -> None:
-    """KAFKA-6975, case 12: the log start lies inside the leader's batch, and stays where it is."""
+    """KAFKA-6975: the log start lies inside the leader's batch, and stays where it is."""
     leader = new_log()
     append(leader, *range(10))
     append(leader, 11)

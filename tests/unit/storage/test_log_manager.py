@@ -276,7 +276,7 @@ def test_a_stop_cut_off_at_any_step_loses_nothing_that_was_acknowledged() -> Non
 
 
 def test_a_start_cut_off_ten_times_ends_in_the_same_state() -> None:
-    """Case 46: recovery is idempotent."""
+    """Recovery is idempotent."""
     world = World(seed=3)
     logs = world.create(A0, B0)
     for log in logs:

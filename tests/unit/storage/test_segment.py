@@ -96,7 +96,7 @@ def test_a_written_index_ends_with_the_largest_timestamp() -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "zeros", "ones", "noise"])
 def test_a_damaged_index_is_built_again(suffix: str, damage: str) -> None:
-    """Case 41."""
+    """A lost or damaged index costs time, never a record."""
     filesystem = MemoryFileSystem()
     segment = segment_with(*[(1, 1500, number) for number in range(20)], filesystem=filesystem)
     segment.write_indexes()
@@ -119,7 +119,7 @@ def test_a_damaged_index_is_built_again(suffix: str, damage: str) -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(0, 7))
 def test_a_bit_flip_in_an_index_never_finds_a_wrong_batch(place: int, bit: int) -> None:
-    """Case 41: an entry that is wrong but well formed is noticed at the place it names, or only costs a longer scan."""
+    """An entry that is wrong but well formed is noticed at the place it names, or only costs a longer scan."""
     filesystem = MemoryFileSystem()
     segment = segment_with(*[(2, 5000, 0) for number in range(20)], filesystem=filesystem)
     segment.write_indexes()
