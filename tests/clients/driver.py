@@ -1,7 +1,8 @@
 """What the tests of this folder ask of a client, whichever it is.
 
-Every test is written once against `Driver` and runs with each client in its own words: kcat as a command, confluent-kafka, kafka-python and aiokafka as
-libraries. A driver holds no connection between calls: each call opens its client, waits for what it was asked, and closes the client.
+Every test is written once against `Driver` and runs with each client in its own words: kcat as a command, confluent-kafka, kafka-python
+and aiokafka as libraries. Only a `Reader` stays open between calls; every other call opens its client, waits for what it was asked, and
+closes it.
 
 Offsets are absolute; a start offset is the first offset wanted, an end offset is one past the last record.
 """

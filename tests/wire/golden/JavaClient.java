@@ -1,0 +1,57 @@
+// What capture.py runs to see the Java client's frames: java -cp "libs/*" JavaClient.java BOOTSTRAP TOPIC
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+public class JavaClient {
+    public static void main(String[] arguments) throws Exception {
+        String bootstrap = arguments[0];
+        String topic = arguments[1];
+        TopicPartition place = new TopicPartition(topic, 0);
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+            admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1).configs(Map.of("retention.ms", "3600000")))).all().get();
+            for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
+                produce(bootstrap, topic, codec);
+            }
+            consume(bootstrap, place);
+            admin.deleteRecords(Map.of(place, RecordsToDelete.beforeOffset(3))).all().get();
+            admin.deleteTopics(Set.of(topic)).all().get();
+        }
+    }
+
+    private static void produce(String bootstrap, String topic, String codec) throws Exception {
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "compression.type", codec, "enable.idempotence", true);
+        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+            ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(topic, 0, "key".getBytes(), codec.repeat(20).getBytes());
+            record.headers().add("header", codec.getBytes());
+            producer.send(record).get();
+        }
+    }
+
+    private static void consume(String bootstrap, TopicPartition place) {
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "fetch.max.wait.ms", 50);
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.assign(List.of(place));
+            consumer.beginningOffsets(List.of(place));
+            consumer.endOffsets(List.of(place));
+            consumer.offsetsForTimes(Map.of(place, 1L));
+            // A position with a leader epoch makes the client ask OffsetForLeaderEpoch first (KIP-320).
+            consumer.seek(place, new OffsetAndMetadata(1, Optional.of(0), ""));
+            for (int seen = 0; seen < 4; ) {
+                seen += consumer.poll(Duration.ofMillis(200)).count();
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+"""Record the frames that real clients and a real broker exchange, through a proxy between them.
+
+    python -m tests.wire.golden.capture --broker 127.0.0.1:9092 --listen 127.0.0.1:9093 [--java FOLDER_OF_KAFKA_JARS] [CLIENT ...]
+
+The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), or the clients leave the proxy after
+their first Metadata. Clients run one after another; each does all that the APIs of `KEPT` serve. Of each API and version the requests of
+at most `FRAME_BYTES_MAX` that differ in length are kept, for they differ in form, and the shortest and the longest response.
+
+Written is `captured/<client>.jsonl`, a JSON object a line:
+
+    client     name and version            api        the API's name as in `ApiKey`
+    version    the API version             direction  "request" or "response"
+    hex        the frame without its size in front, header included
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.metadata
+import json
+import struct
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import confluent_kafka
+
+from lowtide.protocol.api_keys import ApiKey
+from tests.clients.driver import Driver, Sent
+from tests.clients.driver_aiokafka import Aiokafka
+from tests.clients.driver_confluent import Confluent
+from tests.clients.driver_kafka_python import KafkaPython
+from tests.clients.driver_kcat import Kcat
+
+FOLDER = Path(__file__).parent
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+FRAME_BYTES_MAX = 1500
+KEPT = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.METADATA,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.PRODUCE,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DELETE_RECORDS,
+    }
+)
+
+Frames = dict[tuple[ApiKey, int, str], set[bytes]]
+
+
+class Proxy:
+    """Passes bytes on unchanged and keeps a copy of each whole frame."""
+
+    def __init__(self, broker: tuple[str, int]) -> None:
+        self._broker = broker
+        self.frames: Frames = {}
+        self.recording = True
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection of a client until either side closes it."""
+        broker_reader, broker_writer = await asyncio.open_connection(*self._broker)
+        asked: dict[int, tuple[ApiKey, int]] = {}
+        with suppress(asyncio.CancelledError):  # at the end of the run
+            await asyncio.gather(
+                self._pump(reader, broker_writer, lambda frame: self._on_request(frame, asked)),
+                self._pump(broker_reader, writer, lambda frame: self._on_response(frame, asked)),
+            )
+
+    @staticmethod
+    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_frame: Callable[[bytes], None]) -> None:
+        try:
+            while True:
+                size = await reader.readexactly(4)
+                frame = await reader.readexactly(int.from_bytes(size))
+                on_frame(frame)
+                writer.write(size + frame)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    def _on_request(self, frame: bytes, asked: dict[int, tuple[ApiKey, int]]) -> None:
+        key, version, correlation_id = struct.unpack_from(">hhi", frame)
+        asked[correlation_id] = (ApiKey(key), version)
+        self._keep(ApiKey(key), version, "request", frame)
+
+    def _on_response(self, frame: bytes, asked: dict[int, tuple[ApiKey, int]]) -> None:
+        key, version = asked.pop(int.from_bytes(frame[:4]))
+        self._keep(key, version, "response", frame)
+
+    def _keep(self, key: ApiKey, version: int, direction: str, frame: bytes) -> None:
+        if self.recording and key in KEPT and len(frame) <= FRAME_BYTES_MAX:
+            self.frames.setdefault((key, version, direction), set()).add(frame)
+
+
+@contextmanager
+def proxy_running(listen: tuple[str, int], broker: tuple[str, int]) -> Iterator[Proxy]:
+    """Run a proxy on a loop of its own."""
+    loop = asyncio.new_event_loop()
+    proxy = Proxy(broker)
+    server = loop.run_until_complete(asyncio.start_server(proxy.serve, *listen))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        asyncio.run_coroutine_threadsafe(end(server), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def end(server: asyncio.Server) -> None:
+    """Stop listening and cancel what still waits for a client that is gone."""
+    server.close()
+    waiting = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def exercise(driver: Driver) -> None:
+    """Have a client use every API that serves `KEPT`."""
+    topic = f"captured-{uuid.uuid4().hex[:8]}"
+    driver.create_topic(topic, 2, {"retention.ms": "3600000"})
+    produce_and_consume(driver, topic)
+    driver.delete_records(topic, {0: 3, 1: -1})
+    driver.delete_topic(topic)
+
+
+def exercise_kcat(driver: Driver, administrator: Driver, proxy: Proxy) -> None:
+    """Have kcat use what it has words for, with a topic that another client makes unrecorded."""
+    topic = f"captured-{uuid.uuid4().hex[:8]}"
+    proxy.recording = False
+    administrator.create_topic(topic, 2, {})
+    proxy.recording = True
+    produce_and_consume(driver, topic)
+    proxy.recording = False
+    administrator.delete_topic(topic)
+
+
+def produce_and_consume(driver: Driver, topic: str) -> None:
+    """Write with every codec, read, and ask for topics and offsets."""
+    driver.partition_count(topic)
+    for codec in CODECS:
+        headers = () if codec == "none" else (("header", codec.encode()),)
+        driver.produce(topic, [Sent(b"key", codec.encode() * 20, None, headers)] * 2, codec=codec)
+    driver.produce(topic, [Sent(b"key", b"idempotent")], idempotent=True)
+    with driver.reader(topic, 0, 1, reset="earliest") as reader:
+        reader.read(10)
+    driver.offsets(topic, [0, 1])
+    driver.offset_for_time(topic, 0, 1_700_000_000_000)
+
+
+def run_java(bootstrap: str, jars: Path) -> None:
+    """Run JavaClient.java from its source."""
+    command = ["java", "-cp", f"{jars}/libs/*", str(FOLDER / "JavaClient.java"), bootstrap, f"captured-{uuid.uuid4().hex[:8]}"]
+    subprocess.run(command, check=True, timeout=120)
+
+
+def kcat_version() -> str:
+    """Return kcat's version and that of its librdkafka."""
+    words = subprocess.run(["kcat", "-V"], check=True, capture_output=True, text=True).stdout
+    kcat, librdkafka = (words.split(name)[1].split()[0] for name in ("Version ", "librdkafka "))
+    return f"kcat {kcat} (librdkafka {librdkafka})"
+
+
+def library_version(name: str) -> str:
+    """Return the name and version of a Python client, with that of the C library beneath it."""
+    beneath = f" (librdkafka {confluent_kafka.libversion()[0]})" if name == Confluent.name else ""
+    return f"{name} {importlib.metadata.version(name)}{beneath}"
+
+
+def write(path: Path, client: str, frames: Frames) -> None:
+    """Write the frames that are worth keeping."""
+    lines = []
+    for (key, version, direction), found in sorted(frames.items()):
+        by_length = {len(frame): frame for frame in sorted(found)}
+        lengths = sorted(by_length)
+        for length in lengths if direction == "request" else dict.fromkeys((lengths[0], lengths[-1])):
+            frame = by_length[length]
+            entry = {"client": client, "api": key.name, "version": version, "direction": direction, "hex": frame.hex()}
+            lines.append(json.dumps(entry) + "\n")
+    path.write_text("".join(lines))
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return host and port of `host:port`."""
+    host, port = text.rsplit(":", 1)
+    return host, int(port)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Capture what is asked for on the command line."""
+    parser = argparse.ArgumentParser(description="Record the frames of real clients.")
+    parser.add_argument("clients", nargs="*", default=["kcat", "confluent_kafka", "kafka_python", "aiokafka"])
+    parser.add_argument("--broker", required=True, help="host:port of the broker")
+    parser.add_argument("--listen", required=True, help="host:port of the proxy, which the broker advertises")
+    parser.add_argument("--java", type=Path, help="folder whose libs/ holds Kafka's jars")
+    given = parser.parse_args(arguments)
+    drivers = {"confluent_kafka": Confluent, "kafka_python": KafkaPython, "aiokafka": Aiokafka}
+    runs: dict[str, tuple[str, Callable[[Proxy], None]]] = {
+        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind(given.listen))) for name, kind in drivers.items()
+    }
+    runs["kcat"] = (kcat_version(), lambda proxy: exercise_kcat(Kcat(given.listen), Confluent(given.listen), proxy))
+    if given.java:
+        [jar] = (given.java / "libs").glob("kafka-clients-*.jar")
+        runs["java"] = (f"kafka-clients {jar.stem.removeprefix('kafka-clients-')}", lambda _proxy: run_java(given.listen, given.java))
+    for name in [*given.clients, *(["java"] if given.java else [])]:
+        client, run = runs[name]
+        with proxy_running(address(given.listen), address(given.broker)) as proxy:
+            run(proxy)
+        write(FOLDER / "captured" / f"{name}.jsonl", client, proxy.frames)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Frames of real clients and of Apache Kafka's answers to them, as `golden/capture.py` recorded them (its text explains the files).
+
+They prove the codec against programs that others wrote: each frame is read whole and written again byte for byte, and no shorter or longer
+one passes for it. Unlike `test_golden_frames.py` no value is written beside them: equality of the bytes stands for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
+from lowtide.protocol.compiler import codec_for, reference_codec
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.headers import read_request_header, read_response_header, request_header, response_header
+
+BYTES_MAX = 100_000
+
+
+class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of a file."""
+
+    client: str
+    api: str
+    version: int
+    direction: str
+    hex: str
+
+    @property
+    def frame(self) -> bytes:
+        return bytes.fromhex(self.hex)
+
+    @property
+    def key(self) -> ApiKey:
+        return ApiKey[self.api]
+
+    def codec(self, codec_of: Any = codec_for) -> Any:
+        spec = API[self.key]
+        return codec_of(spec.request if self.direction == "request" else spec.response, self.version)
+
+    def split(self, frame: bytes) -> tuple[bytes, int]:
+        """The header as we write it for the values in this one, and where the body begins. Errors: ProtocolError."""
+        if self.direction == "request":
+            key, version, correlation_id, client_id, position = read_request_header(frame, 0, len(frame))
+            assert (key, version) == (self.key, self.version)
+            return request_header(key, version, correlation_id, client_id), position
+        flexible = response_header_is_flexible(self.key, self.version)
+        correlation_id, position = read_response_header(frame, 0, len(frame), flexible=flexible)
+        return response_header(correlation_id, flexible), position
+
+
+def is_longer_than_its_fields(captured: Captured) -> bool:
+    """Whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible version in four bytes.
+
+    Kafka reads one of them as the null array, the other three as fields, and ignores what is then left over; so must a broker.
+    """
+    return captured.client.startswith("confluent-kafka 2.16") and captured.api == "METADATA" and captured.hex.endswith("00" * 5 + "010000")
+
+
+FILES = sorted((Path(__file__).parent / "golden" / "captured").glob("*.jsonl"))
+CAPTURED = [msgspec.json.decode(line, type=Captured) for file in FILES for line in file.read_bytes().splitlines()]
+EXACT = [captured for captured in CAPTURED if not is_longer_than_its_fields(captured)]
+LONGER = [captured for captured in CAPTURED if is_longer_than_its_fields(captured)]
+
+
+def name(captured: Captured) -> str:
+    """The test's name."""
+    return f"{captured.client.split(' ')[0]}-{captured.api}-v{captured.version}-{captured.direction}-{len(captured.frame)}"
+
+
+@pytest.mark.parametrize("captured", EXACT, ids=name)
+def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: Captured) -> None:
+    """By the compiled codec and by the reference codec."""
+    whole = captured.frame
+    header, position = captured.split(whole)
+    for codec_of in (codec_for, reference_codec):
+        codec = captured.codec(codec_of)
+        assert header + codec.encode(codec.decode(whole, position, len(whole))) == whole
+
+
+@pytest.mark.parametrize("captured", EXACT, ids=name)
+def test_a_shorter_or_longer_frame_is_refused(captured: Captured) -> None:
+    whole = captured.frame
+    codec = captured.codec()
+    for end in range(len(whole)):
+        cut = whole[:end]
+        with pytest.raises(ProtocolError):
+            codec.decode(cut, captured.split(cut)[1], end)
+    with pytest.raises(ProtocolError):
+        codec.decode(whole + b"\x00", captured.split(whole)[1], len(whole) + 1)
+
+
+@pytest.mark.parametrize("captured", LONGER, ids=name)
+def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: Captured) -> None:
+    """The three surplus bytes aside, librdkafka 2.16 asks for all topics and for none to be created."""
+    whole = captured.frame
+    _header, position = captured.split(whole)
+    request = captured.codec().decode(whole, position, len(whole) - 3)
+    assert request.topics is None
+    assert not request.allow_auto_topic_creation
+
+
+def test_the_captures_cover_every_api_and_every_client_and_are_small() -> None:
+    """So that a capture that recorded nothing does not pass for one."""
+    assert {captured.key for captured in CAPTURED if captured.direction == "request"} == set(API)
+    clients = {captured.client.split(" ")[0] for captured in CAPTURED}
+    assert clients == {"kcat", "confluent-kafka", "kafka-python", "aiokafka", "kafka-clients"}
+    assert len(LONGER) == 1
+    assert sum(file.stat().st_size for file in FILES) < BYTES_MAX
