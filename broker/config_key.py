@@ -29,6 +29,15 @@ class ConfigError(ValueError):
     """A configuration that cannot be: one sentence that names the key, the value and what is allowed."""
 
 
+class ImpossibleTogetherError(ConfigError):
+    """Values that are possible each, but not with each other. `keys` are the keys that say them."""
+
+    def __init__(self, message: str, *keys: str) -> None:
+        """`message` is a sentence without its full stop."""
+        super().__init__(message)
+        self.keys = keys
+
+
 class Type(Enum):
     """How a key's text is read."""
 

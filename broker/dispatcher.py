@@ -13,12 +13,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from lowtide.broker.client_quirks import without_array_padding
 from lowtide.broker.outgoing import Part
 from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.headers import read_request_header
+from lowtide.protocol.messages.metadata import MetadataRequest
 
 _PLAIN_PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iiB")
@@ -168,7 +170,15 @@ def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[Any, s
         _, _, _, client_id, position = read_request_header(buffer, start, stop)
         return decode(buffer, position, stop), client_id
 
-    return read
+    if key != ApiKey.METADATA or not response_header_is_flexible(key, version):
+        return read
+    all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
+
+    def read_metadata(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
+        _, _, _, client_id, position = read_request_header(buffer, start, stop)
+        return decode(*without_array_padding(buffer, position, stop, all_topics_bytes)), client_id
+
+    return read_metadata
 
 
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:

@@ -32,7 +32,7 @@ from lowtide.metadata.session import BrokerRegistration, MetadataSession
 from lowtide.replication.controller import plan_controller_work
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import Committer, ThreadCommitter
-from lowtide.runtime.filesystem import FileSystem, OsFileSystem
+from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
 from lowtide.runtime.random import Random, system_random
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.runtime.worker import ThreadWorker, Worker
@@ -75,7 +75,10 @@ def real_ports(loop: asyncio.AbstractEventLoop) -> Ports:
     async def open_store(directory: str) -> LocalStore:
         from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore  # noqa: PLC0415  SQLite isn't needed by the simulator
 
-        return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
+        try:
+            return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
+        except AlreadyLockedError as error:
+            raise StorageError(directory, "another broker uses this log directory") from error
 
     return Ports(
         loop=loop,

@@ -1,0 +1,22 @@
+"""Requests that a standard client sends wrong, and that Kafka reads all the same.
+
+Kafka ignores bytes behind the end of a request; Lowtide closes the connection, for they mean that somebody is out of step. What is let
+through here is let through by its exact form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PADDING = bytes(5)
+
+
+def without_array_padding(buffer: Any, position: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:
+    """A Metadata request for all topics as librdkafka writes it in flexible versions: null takes the five bytes kept for a count.
+
+    `plain_bytes` is the length of such a body when null takes one byte. Returns the buffer and the bounds of the body to decode.
+    Seen from librdkafka 2.16 (confluent-kafka, kcat).
+    """
+    if stop - position == plain_bytes + 4 and buffer[position : position + 5] == _PADDING:
+        return b"\0" + bytes(buffer[position + 5 : stop]), 0, plain_bytes
+    return buffer, position, stop

@@ -1,0 +1,82 @@
+"""The dispatcher: what is served, how the rest is refused, and what a client does wrong that we let through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lowtide.broker.dispatcher import Dispatcher, HandlerSpec
+from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.headers import request_header
+from lowtide.protocol.messages.api_versions import ApiVersionsResponse
+from lowtide.protocol.compiler import codec_for
+
+
+def make(*keys: ApiKey, maximum: dict[ApiKey, int] | None = None) -> Dispatcher:
+    dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions=maximum or {})
+    dispatcher.register([HandlerSpec(key=key, handle=lambda request, context: request) for key in keys])
+    return dispatcher
+
+
+def read(dispatcher: Dispatcher, key: ApiKey, version: int, body: bytes) -> Any:
+    frame = request_header(key, version, 7, "client") + body
+    route = dispatcher.routes[key, version]
+    assert route is not None
+    return route.read(memoryview(frame), 0, len(frame))
+
+
+def test_only_registered_apis_and_versions_have_routes() -> None:
+    dispatcher = make(ApiKey.METADATA)
+    low, high = API[ApiKey.METADATA].min_version, API[ApiKey.METADATA].max_version
+    assert dispatcher.routes[ApiKey.METADATA, low] is not None
+    assert dispatcher.routes[ApiKey.METADATA, high] is not None
+    for key, version in ((ApiKey.METADATA, high + 1), (ApiKey.METADATA, -1), (ApiKey.FETCH, 12), (-5, 0), (32767, 0)):
+        assert dispatcher.routes[key, version] is None
+
+
+def test_unknown_versions_are_not_remembered() -> None:
+    dispatcher = make(ApiKey.METADATA)
+    for version in range(100, 2000):
+        assert dispatcher.routes[ApiKey.METADATA, version] is None
+    assert len(dispatcher.routes) == 0
+
+
+def test_capped_version_is_neither_advertised_nor_served() -> None:
+    dispatcher = make(ApiKey.DELETE_RECORDS, maximum={ApiKey.DELETE_RECORDS: 2})
+    assert dispatcher.advertised[ApiKey.DELETE_RECORDS].maximum == 2
+    assert dispatcher.routes[ApiKey.DELETE_RECORDS, 2] is not None
+    assert dispatcher.routes[ApiKey.DELETE_RECORDS, 3] is None
+
+
+def test_unknown_api_versions_version_is_answered_in_version_0() -> None:
+    """KIP-511: error 35, and the one row that a client needs to ask again."""
+    dispatcher = make(ApiKey.API_VERSIONS)
+    (frame,) = dispatcher.answer_unsupported(ApiKey.API_VERSIONS, 99, 7)
+    assert isinstance(frame, bytes)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    assert int.from_bytes(frame[4:8], "big") == 7
+    answer = codec_for(ApiVersionsResponse, 0).decode(frame, 8, len(frame))
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, API[ApiKey.API_VERSIONS].max_version)]
+
+
+def test_any_other_unknown_version_is_no_protocol() -> None:
+    with pytest.raises(ProtocolError):
+        make(ApiKey.METADATA).answer_unsupported(ApiKey.METADATA, 99, 7)
+
+
+@pytest.mark.parametrize(("version", "body"), [(13, "0000000000010000"), (12, "0000000000010000"), (9, "000000000001000000")])
+def test_librdkafkas_padded_null_array_is_read(version: int, body: str) -> None:
+    """Captured from confluent-kafka 2.16: null topics take five bytes. Its flags must be read too."""
+    request, client_id = read(make(ApiKey.METADATA), ApiKey.METADATA, version, bytes.fromhex(body))
+    assert request.topics is None
+    assert request.allow_auto_topic_creation
+    assert client_id == "client"
+
+
+@pytest.mark.parametrize("body", ["00010000ff", "0000000001010000", "000000000001000000", "0001"])
+def test_other_bytes_behind_a_request_are_refused(body: str) -> None:
+    with pytest.raises(ProtocolError):
+        read(make(ApiKey.METADATA), ApiKey.METADATA, 13, bytes.fromhex(body))
