@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,9 +25,10 @@ from lowtide.storage.checkpoint import (
     CheckpointError,
     decode_offsets,
     encode_clean_shutdown,
+    encode_offsets,
     encode_partition_metadata,
 )
-from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.file_removal import FileRemoval
 from lowtide.storage.loader import LoadReport, create_log, load_log
 from lowtide.storage.log import Log, LogConfig
@@ -113,8 +114,8 @@ class DirectoryLogs:
             hooks=JournalHooks(topic_name=self._topic_names.get, on_failure=self.fail),
         )
         # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find out again.
-        self._old_recovery_points = self._read_checkpoint(RECOVERY_POINT_CHECKPOINT)
-        self._old_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_CHECKPOINT)
+        self._old_recovery_points = self._read_checkpoint(RECOVERY_POINT_CHECKPOINT, listing.partitions)
+        self._old_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_CHECKPOINT, listing.partitions)
         write_anew(self._filesystem, self.path, listing.partitions, self._old_recovery_points)
         for topic_partition, topic_id in listing.partitions.items():
             if topic_id == ZERO_TOPIC_ID:
@@ -168,14 +169,29 @@ class DirectoryLogs:
             self.journal.forget(forgotten, lambda _error: None)
         self._removal.remove_folders([f"{self.path}/{name}" for name in folders], 0)
 
-    def _read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
+    def _read_checkpoint(self, name: str, here: Container[TopicPartition]) -> dict[TopicPartition, Offset]:
+        """What the checkpoint says of the partitions that are here.
+
+        If it says something of others, a deletion was interrupted. Their names may be used again from now on, and a new log's bytes mustn't
+        go unchecked on the word of an old one: the file is written anew without them, or removed where the disk is full.
+        """
         path = f"{self.path}/{name}"
         if not self._filesystem.exists(path):
             return {}
         try:
-            return decode_offsets(self._filesystem.read_bytes(path), path)
+            offsets = decode_offsets(self._filesystem.read_bytes(path), path)
         except CheckpointError:
             return {}
+        known = {key: offset for key, offset in offsets.items() if key in here}
+        if len(known) < len(offsets):
+            try:
+                self._filesystem.replace_file(path, encode_offsets(known))
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                self._filesystem.unlink(path)
+                self._filesystem.sync_directory(self.path)
+        return known
 
     # What it is
 
@@ -237,7 +253,7 @@ class DirectoryLogs:
             self._filesystem.write_bytes(f"{folder}/{PARTITION_METADATA}", encode_partition_metadata(topic_id))
         except OSError as error:
             self._undo_create(topic_partition, was_there=was_there)
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            if error.errno not in DISK_FULL:
                 self.fail(error)
             raise storage_error(folder, error) from error
         self._flusher.add(log, is_new=True)

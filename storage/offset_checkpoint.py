@@ -9,7 +9,6 @@ partition was deleted, its name may be used again), and the file is removed, for
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -17,10 +16,9 @@ from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.checkpoint import TEMPORARY_SUFFIX, encode_offsets, parent_directory, staged_checkpoint
+from lowtide.storage.errors import DISK_FULL
 
 OnWritten: TypeAlias = Callable[[OSError | None], None]
-
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class OffsetCheckpoint:
@@ -96,7 +94,7 @@ class OffsetCheckpoint:
         """The new version couldn't be written."""
         with contextlib.suppress(OSError):
             self._filesystem.unlink(self._path + TEMPORARY_SUFFIX)
-        failed = error if error.errno not in _DISK_FULL else self._removed() if waiting else None
+        failed = error if error.errno not in DISK_FULL else self._removed() if waiting else None
         if failed is not None:
             self._on_failure(failed)
             self._committer.submit(Barrier(), lambda _error: _tell(waiting, failed))

@@ -508,7 +508,9 @@ def test_a_log_whose_folder_is_gone_begins_where_the_journal_says() -> None:
     world = World(ONE, TWO)
     world.create(B0)
     append(world.create(A0)[0], 3)
+    world.create(A1, TopicPartition("a", 2))
     world.delete_to((A0, 9))
+    world.manager.delete_logs([B0, A1], lambda _error: None)
     world.run()
     world.filesystem.crash_process()
     world.filesystem.remove_tree(f"{TWO}/a-0")
@@ -644,6 +646,56 @@ def test_a_deletion_cut_off_at_any_step_is_finished_or_not_begun() -> None:
         world.tick()
         assert not [name for name in world.names(ONE) if name.endswith("-delete")]
     assert step > 8
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_name_whose_deletion_was_interrupted_inherits_no_recovery_point_either(full: bool) -> None:
+    world = World()
+    append(world.create(A0, B0)[0], 9)
+    world.manager.close()
+    world.restart()
+    world.manager.delete_logs([A0], partial(world.note, "deleted"))
+    world.worker.step()
+    assert A0 in decode_offsets(world.filesystem.read_bytes(f"{ONE}/{RECOVERY_POINT_CHECKPOINT}"), "")
+    world.filesystem.crash_process()
+    world.filesystem.capacity_bytes = 0 if full else None
+    world.start()
+    world.filesystem.power_cut()
+    for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT):
+        path = f"{ONE}/{name}"
+        assert not world.filesystem.exists(path) or A0 not in decode_offsets(world.filesystem.read_bytes(path), "")
+        assert full != world.filesystem.exists(path)
+
+
+def test_a_flush_that_meets_a_deleted_log_is_no_fault_of_the_disk() -> None:
+    world = World()
+    log, other = world.create(A0, B0)
+    append(log)
+    world.manager._directories[ONE].flush(log)
+    world.manager.delete_logs([A0], partial(world.note, "deleted"))
+    world.worker.step()
+    world.run()
+    world.manager._directories[ONE].flush(log)
+    world.run()
+    assert world.failed == []
+    assert world.answers == ["deleted"]
+    append(other)
+
+
+def test_a_deletion_waits_for_a_checkpoint_that_is_under_way() -> None:
+    """The one under way still names the partition; two versions at once would write into each other."""
+    world = World()
+    append(world.create(A0, B0)[0], 2)
+    world.clock.now_ms += 60_000
+    world.manager.tick(0)
+    assert len(world.committers[ONE].waiting) == 2, "both checkpoints"
+    world.manager.delete_logs([A0], partial(world.note, "deleted"))
+    world.worker.step()
+    world.run()
+    assert world.answers == ["deleted"]
+    assert world.failed == []
+    for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT):
+        assert decode_offsets(world.filesystem.read_bytes(f"{ONE}/{name}"), "") == {B0: 0}
 
 
 def test_a_disk_that_fails_during_a_deletion_is_told() -> None:
@@ -881,6 +933,7 @@ def test_what_kafka_wrote_about_a_folder_without_topic_id_is_adopted_when_the_id
     world.start()
     assert world.create(A0)[0].log_start_offset == 7
     world.run()
+    world.manager.close()
     world.restart()
     assert world.manager.logs[A0].log_start_offset == 7
 
