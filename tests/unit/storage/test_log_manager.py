@@ -932,8 +932,11 @@ def test_what_kafka_wrote_about_a_folder_without_topic_id_is_adopted_when_the_id
     world.filesystem.write_bytes(f"{ONE}/{LOG_START_CHECKPOINT}", encode_offsets({A0: 7}))
     world.start()
     assert world.create(A0)[0].log_start_offset == 7
+    append(world.create(B0)[0])
+    world.delete_to((B0, 1))
     world.run()
     world.manager.close()
+    assert decode_offsets(world.filesystem.read_bytes(f"{ONE}/{LOG_START_CHECKPOINT}"), "") == {A0: 7, B0: 1}
     world.restart()
     assert world.manager.logs[A0].log_start_offset == 7
 
