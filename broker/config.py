@@ -7,41 +7,24 @@ or the environment (`config_sources.py`, and the command line above it), and doe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, cast
+from typing import Final
 
 import msgspec
 
-from lowtide.broker.config_apis import MAX_VERSION_PREFIX, capped_api, max_version
-from lowtide.broker.config_key import ConfigError, ConfigKey, Type, Value, value_text
+from lowtide.broker.config_apis import MAX_VERSION_PREFIX, api_of, max_version_key
+from lowtide.broker.config_key import ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
 from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config_keys_groups import GROUP_KEYS
 from lowtide.broker.config_keys_remote import REMOTE_KEYS
 from lowtide.broker.config_keys_security import SECURITY_KEYS
 from lowtide.broker.config_keys_server import SERVER_KEYS
-from lowtide.broker.config_keys_topics import TOPIC_KEYS
-from lowtide.broker.config_listeners import Listener, is_every_interface, parse_listeners
+from lowtide.broker.config_listeners import Listener, advertised_listeners, client_listeners
 from lowtide.broker.config_sources import Given
+from lowtide.broker.config_topics import topic_defaults
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
-from lowtide.storage.log_values import LogConfig
 
-__all__ = [
-    "BROKER_KEYS",
-    "TOPIC_KEYS_BY_NAME",
-    "BrokerConfig",
-    "ConfigError",
-    "Given",
-    "Listener",
-    "TopicConfigEntry",
-    "TopicConfigFault",
-    "broker_key",
-    "describe_topic_configs",
-    "load_config",
-    "log_config",
-    "validate_topic_configs",
-]
+__all__ = ["BROKER_KEYS", "BrokerConfig", "ConfigError", "Given", "Listener", "broker_key", "load_config"]
 
 BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
     {key.name: key for table in (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS) for key in table}

@@ -31,6 +31,10 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
     if not listeners:
         message = f"listeners={','.join(_texts(values, 'listeners'))} leaves nothing to listen on: allowed is at least one NAME://host:port"
         raise ImpossibleTogetherError(message, "listeners", "controller.listener.names")
+    if len(listeners) > 1:
+        names = ", ".join(each.name for each in listeners)
+        message = f"listeners has {names}: allowed is one for clients, until brokers replicate to each other over another"
+        raise ImpossibleTogetherError(message, "listeners")
     for listener in listeners:
         if listener.protocol not in _SERVED_PROTOCOLS:
             message = (

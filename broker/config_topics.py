@@ -96,6 +96,32 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
     )
 
 
+class TopicConfigEntry(NamedTuple):
+    """One key of a topic as it is in force. `source` is Kafka's number for where the value comes from (KIP-226)."""
+
+    name: str
+    value: str | None
+    source: int
+    is_sensitive: bool
+
+
+_SOURCE_TOPIC: Final = 1
+_SOURCE_BROKER: Final = 4
+_SOURCE_DEFAULT: Final = 5
+
+
+def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
+    """Every key of a topic that sets `overrides`, with its value and where that comes from."""
+    entries = []
+    for key in TOPIC_KEYS:
+        if key.name in overrides:
+            entries.append(TopicConfigEntry(key.name, overrides[key.name], _SOURCE_TOPIC, is_sensitive=False))
+        elif not key.internal:
+            source = _SOURCE_BROKER if key.broker_key in broker.given else _SOURCE_DEFAULT
+            entries.append(TopicConfigEntry(key.name, value_text(broker.topic_defaults[key.name]), source, is_sensitive=False))
+    return entries
+
+
 def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
     """What a topic that sets nothing has, from a broker's values.
 

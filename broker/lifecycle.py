@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lowtide.broker.config import BrokerConfig, log_config
+from lowtide.broker.config import BrokerConfig
+from lowtide.broker.config_topics import log_config
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import Dispatcher
 from lowtide.broker.fetch_session import FetchSessionCache
@@ -252,7 +253,7 @@ class Broker:
 
     def _advertised(self) -> tuple[Listener, ...]:
         """Where clients are told to connect; port 0 stands for the port that was bound."""
-        return tuple(Listener(entry.name, entry.host, entry.port or self.port, entry.security) for entry in self.config.advertised_listeners)
+        return tuple(Listener(entry.name, entry.host, entry.port or self.port, entry.protocol) for entry in self.config.advertised_listeners)
 
     def _on_image(self, _old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         if self.replicas is not None and (delta.topics_created or delta.topics_changed or delta.topics_deleted):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from lowtide.broker.config import TopicConfigFault, validate_topic_configs
+from lowtide.broker.config_topics import TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
@@ -37,7 +37,7 @@ class TopicAdministrator:
     def plan_creation(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]]) -> TopicCreation | Refusal:
         """How a topic would be made; `configs` as the client lists them, the last of a name counts."""
         broker = self.broker
-        checked = validate_topic_configs(configs)
+        checked = validate_topic_configs(broker.config, dict(configs))
         refusal = Refusal(*checked) if isinstance(checked, TopicConfigFault) else None
         values = {} if isinstance(checked, TopicConfigFault) else checked
         wanted = NewTopic(topic.name, topic.partition_count, topic.replication_factor, topic.assignments, values)

@@ -69,7 +69,7 @@ class PartitionHistory:
         self.acknowledged.clear()
         self.seen.clear()
         self.lowest_end = end
-        self.acknowledged_delete = min(self.acknowledged_delete, end)
+        self.acknowledged_delete = self.requested_delete = end
 
     # ------------------------------------------------------------------ what readers saw
     def on_bounds(self, log_start_offset: int, log_end_offset: int) -> None:

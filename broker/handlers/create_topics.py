@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lowtide.broker.config import describe_topic_configs
+from lowtide.broker.config_topics import describe_topic_configs
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.topics import TopicAdministrator
