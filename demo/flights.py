@@ -236,7 +236,7 @@ class Screen:
 
     def table(self, rows: Sequence[Row]) -> None:
         table = Table(title=f"Topic {TOPIC}: first readable offset of each partition, records left, disk")
-        for column in ("after", *(f"partition {n}" for n in range(PARTITIONS)), "records", "MB on disk", "seconds"):
+        for column in ("after", *(f"p{n}" for n in range(PARTITIONS)), "records", "MB", "seconds"):
             table.add_column(column, justify="left" if column == "after" else "right")
         for row in rows:
             starts = [f"{start:,}" for start, _end in row.offsets]
