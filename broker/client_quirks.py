@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-_PADDING = bytes(5)
+_PADDING = bytes(4)
 
 
 def without_array_padding(buffer: Any, position: int, stop: int, plain_bytes: int) -> tuple[Any, int, int]:
-    """A Metadata request for all topics as librdkafka writes it in flexible versions: null takes the five bytes kept for a count.
+    """A Metadata request for all topics as librdkafka writes it in flexible versions: null takes the four bytes kept for a count.
 
     `plain_bytes` is the length of such a body when null takes one byte. Returns the buffer and the bounds of the body to decode.
     Seen from librdkafka 2.16 (confluent-kafka, kcat).
     """
-    if stop - position == plain_bytes + 4 and buffer[position : position + 5] == _PADDING:
-        return b"\0" + bytes(buffer[position + 5 : stop]), 0, plain_bytes
+    if stop - position == plain_bytes + 3 and buffer[position : position + 4] == _PADDING:
+        return b"\0" + bytes(buffer[position + 4 : stop]), 0, plain_bytes
     return buffer, position, stop

@@ -203,6 +203,7 @@ class Broker:
         self.port = self._server.port
         session.on_image(self._on_image)
         await session.start(BrokerRegistration(self._advertised(), config.broker_rack))
+        log_manager.write_registration(session.broker_epoch)
         image = session.image
         self.replicas.on_image(image, image.topics.values(), ())
         await self.replicas.settled()
