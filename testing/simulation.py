@@ -57,10 +57,17 @@ class LogWatch:
 
     def __init__(self) -> None:
         self.log_starts: dict[TopicPartition, int] = {}
+        self._states: dict[TopicPartition, tuple[int, int, int]] = {}
 
     def check(self, log: Log, filesystem: MemoryFileSystem) -> None:
-        """The invariants of one replica. Errors: HistoryError."""
+        """The invariants of one replica, if anything has changed. Errors: HistoryError."""
         key = log.topic_partition
+        if not log.offline and not filesystem.exists(log.segments[0].path):
+            self._fail(log, f"{log.segments[0].path} is gone though its records are not deleted")
+        state = (log.log_start_offset, log.high_watermark, log.log_end_offset)
+        if self._states.get(key) == state:
+            return
+        self._states[key] = state
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             self._fail(log, "its offsets are out of order")
         if log.last_stable_offset < log.log_start_offset:
@@ -75,8 +82,6 @@ class LogWatch:
             self._fail(log, f"its leader epochs go beyond its end: {epochs}")
         if log.segments[0].base_offset > log.log_start_offset:
             self._fail(log, f"its first segment begins at {log.segments[0].base_offset}")
-        if not log.offline and not filesystem.exists(log.segments[0].path):
-            self._fail(log, f"{log.segments[0].path} is gone though its records are not deleted")
 
     @staticmethod
     def _fail(log: Log, reason: str) -> None:
