@@ -1,1 +1,1 @@
-"""lowtide.broker"""
+"""The broker: sockets, requests, waiting, and what holds them together."""

@@ -15,7 +15,7 @@ CLEANUP_POLICIES: Final = ("compact", "delete")
 _THROTTLED: Final = Matching(r"\*|[0-9]+:[0-9]+", "*, or a list of partition:broker")
 
 
-def _topic(  # noqa: PLR0913  a row of a table
+def _topic(
     name: str,
     type_: Type,
     default: str | None,

@@ -59,9 +59,8 @@ def advertised_listeners(values: Mapping[str, Value], listeners: tuple[Listener,
     advertised = [by_name.get(each.name, each) for each in listeners]
     for each in advertised:
         if each.host in _EVERY_INTERFACE:
-            message = (
-                f"{each.name}://{each.host}:{each.port} cannot be advertised: allowed in advertised.listeners is an address that clients reach"
-            )
+            address = f"{each.name}://{each.host}:{each.port}"
+            message = f"{address} cannot be advertised: allowed in advertised.listeners is an address that clients reach"
             raise ImpossibleTogetherError(message, "advertised.listeners", "listeners")
     return tuple(each._replace(host=each.host or host_name) for each in advertised)
 

@@ -1,7 +1,7 @@
 """Where configuration comes from: a file in Kafka's `server.properties` syntax, the environment, the command line.
 
-From weak to strong: file, environment, command line. Each value remembers its source, for the sentence that refuses it. Texts only: what they
-mean is `config`'s part.
+From weak to strong: file, environment, command line. Each value remembers its source, for the sentence that refuses it. Texts only: what
+they mean is `config`'s part.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> di
             continue
         key = names.get(rest)
         if key is None:
-            message = f"{variable}={value} stands for no key of a broker's configuration: allowed is {ENVIRONMENT_PREFIX} and a key in capitals"
+            message = (
+                f"{variable}={value} stands for no key of a broker's configuration: allowed is {ENVIRONMENT_PREFIX} and a key in capitals"
+            )
             raise ConfigError(message)
         found[key] = Given(value, variable)
     return found

@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ asyncio's callbacks
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the socket up and count it."""
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or "")  # noqa: PLR2004
         self._transport.set_write_buffer_limits(high=0)
@@ -326,8 +326,8 @@ class Connection(asyncio.BufferedProtocol):
         context = RequestContext(api_version, client_id, self)
         try:
             response = route.handle(request, context)
-        except Exception:
-            host.on_bug(self, route)
+        except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
+            host.on_bug(self, route, error)
             self.close(f"{host.dispatcher.describe(api_key, api_version)} failed inside")
             return
         if type(response) is Pending:
@@ -409,6 +409,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._reading_paused and self._transport is not None and not self._eof and not self._transport.is_closing() and not self._waits_for_memory:
+        if (
+            self._reading_paused
+            and self._transport is not None
+            and not self._eof
+            and not self._transport.is_closing()
+            and not self._waits_for_memory
+        ):
             self._reading_paused = False
             self._transport.resume_reading()

@@ -24,12 +24,12 @@ from lowtide.broker.handlers.registry import handlers
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.server import ConnectionHost, Server
 from lowtide.broker.topics import TopicAdministrator
+from lowtide.metadata.errors import SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.local import LocalStore
-from lowtide.metadata.errors import SessionError
 from lowtide.metadata.records import Listener, MetadataCorruptError
-from lowtide.metadata.store import MetadataStoreError
 from lowtide.metadata.session import BrokerRegistration, MetadataSession
+from lowtide.metadata.store import MetadataStoreError
 from lowtide.replication.controller import plan_controller_work
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import Committer, ThreadCommitter
@@ -254,7 +254,9 @@ class Broker:
 
     def _advertised(self) -> tuple[Listener, ...]:
         """Where clients are told to connect; port 0 stands for the port that was bound."""
-        return tuple(Listener(entry.name, entry.host, entry.port or self.port, entry.protocol) for entry in self.config.advertised_listeners)
+        return tuple(
+            Listener(entry.name, entry.host, entry.port or self.port, entry.protocol) for entry in self.config.advertised_listeners
+        )
 
     def _on_image(self, _old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         if self.replicas is not None and (delta.topics_created or delta.topics_changed or delta.topics_deleted):

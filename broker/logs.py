@@ -35,4 +35,6 @@ def quiet_logger(level: int = logging.ERROR) -> Any:
 
 
 def _logger(sink: Any, processors: Sequence[Any], level: int) -> Any:
-    return structlog.wrap_logger(sink, processors=processors, wrapper_class=structlog.make_filtering_bound_logger(level), context_class=dict)
+    return structlog.wrap_logger(
+        sink, processors=processors, wrapper_class=structlog.make_filtering_bound_logger(level), context_class=dict
+    )

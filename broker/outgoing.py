@@ -149,7 +149,9 @@ class OutgoingQueue:
             self._give_back()
             return
         if isinstance(outcome, BaseException) or outcome <= 0 or not part.token.valid:
-            self._break(f"cannot read {part.file.path}: {outcome if isinstance(outcome, BaseException) else 'it was truncated while it was sent'}")
+            self._break(
+                f"cannot read {part.file.path}: {outcome if isinstance(outcome, BaseException) else 'it was truncated while it was sent'}"
+            )
             return
         self._advance(part, outcome)
         self._transport.writelines([view[:outcome]])

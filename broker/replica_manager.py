@@ -163,7 +163,11 @@ class ReplicaManager:
                 return
         partition.configure(config)
         changed = partition.become(
-            leader_id=state.leader, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, replicas=state.replicas, in_sync=state.isr
+            leader_id=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            replicas=state.replicas,
+            in_sync=state.isr,
         )
         if changed:
             self._release(key)

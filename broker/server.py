@@ -97,9 +97,9 @@ class ConnectionHost:
         else:
             self.log.warning("connection closed", peer=connection.peer, reason=reason)
 
-    def on_bug(self, connection: Connection, route: Route) -> None:
+    def on_bug(self, connection: Connection, route: Route, error: Exception) -> None:
         """A handler raised: our fault, told with its traceback."""
-        self.log.exception("request failed", peer=connection.peer, request=route.name)
+        self.log.error("request failed", peer=connection.peer, request=route.name, exc_info=error)
 
 
 class Server:
@@ -132,7 +132,7 @@ class Server:
             connection.close_gracefully()
         try:
             async with asyncio.timeout(grace_s):
-                while self._host.connections:
+                while self._host.connections:  # noqa: ASYNC110  at a stop only, and a connection needn't know who waits
                     await asyncio.sleep(_CLOSE_POLL_S)
         except TimeoutError:
             for connection in list(self._host.connections):

@@ -1,1 +1,1 @@
-"""lowtide.cli"""
+"""The command line."""

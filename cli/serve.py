@@ -38,13 +38,18 @@ def serve(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lowtide serve",
-        description="Run a broker. Configuration keys are those of Kafka; from weak to strong they come from --config, from the environment "
-        "(LOWTIDE_LOG_RETENTION_MS is log.retention.ms) and from --set.",
+        description="Run a broker. Configuration keys are those of Kafka; from weak to strong they come from --config, from the "
+        "environment (LOWTIDE_LOG_RETENTION_MS is log.retention.ms) and from --set.",
     )
     parser.add_argument("--config", metavar="FILE", help="a file in the syntax of server.properties")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="set one key; may be repeated")
     parser.add_argument(
-        "--max-version", action="append", default=[], metavar="API=VERSION", dest="max_versions", help="offer an API up to this version only"
+        "--max-version",
+        action="append",
+        default=[],
+        metavar="API=VERSION",
+        dest="max_versions",
+        help="offer an API up to this version only",
     )
     return parser
 

@@ -1,1 +1,1 @@
-"""lowtide.protocol"""
+"""The wire protocol: bytes to values and back, nothing else."""

@@ -1,1 +1,1 @@
-"""lowtide.replication"""
+"""Who leads, what is committed, what is deleted: decisions only."""

@@ -36,7 +36,19 @@ UNDEFINED_EPOCH_END = EpochEndOffset(-1, -1)
 class Partition:
     """The state of one partition that this broker hosts."""
 
-    __slots__ = ("in_sync_replicas", "leader_epoch", "leader_id", "local_broker_id", "log", "partition_epoch", "replicas", "rules", "rules_without_zstd", "topic_id", "topic_partition")
+    __slots__ = (
+        "in_sync_replicas",
+        "leader_epoch",
+        "leader_id",
+        "local_broker_id",
+        "log",
+        "partition_epoch",
+        "replicas",
+        "rules",
+        "rules_without_zstd",
+        "topic_id",
+        "topic_partition",
+    )
 
     def __init__(self, *, topic_partition: TopicPartition, topic_id: TopicId, local_broker_id: BrokerId, log: Log) -> None:
         """A hosted partition without a leader; `become` tells it who leads."""
@@ -77,7 +89,13 @@ class Partition:
         return self.log.log_start_offset
 
     def become(
-        self, *, leader_id: BrokerId, leader_epoch: LeaderEpoch, partition_epoch: int, replicas: tuple[BrokerId, ...], in_sync: tuple[BrokerId, ...]
+        self,
+        *,
+        leader_id: BrokerId,
+        leader_epoch: LeaderEpoch,
+        partition_epoch: int,
+        replicas: tuple[BrokerId, ...],
+        in_sync: tuple[BrokerId, ...],
     ) -> bool:
         """Take over what the metadata say. Returns whether the leadership changed: another leader or another leader epoch.
 
@@ -96,7 +114,7 @@ class Partition:
 
         Errors: FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one, NOT_LEADER_OR_FOLLOWER elsewhere.
         """
-        if current_leader_epoch != NO_LEADER_EPOCH and current_leader_epoch != self.leader_epoch:
+        if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH if current_leader_epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE if self.leader_id == self.local_broker_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -1,1 +1,1 @@
-"""lowtide.storage"""
+"""Logs on disk."""

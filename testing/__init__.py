@@ -1,1 +1,1 @@
-"""lowtide.testing"""
+"""Brokers for tests: real ones in the test process, simulated ones, and clients that judge them."""

@@ -103,15 +103,15 @@ class LowtideCluster:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _run(self, started: Future[int]) -> None:
-        import uvloop  # noqa: PLC0415  (the cluster is imported by tests that never start it)
+        import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._serve(started))
 
     async def _serve(self, started: Future[int]) -> None:
-        from lowtide.broker.config import load_config  # noqa: PLC0415
-        from lowtide.broker.lifecycle import Broker, real_ports  # noqa: PLC0415
-        from lowtide.broker.logs import quiet_logger  # noqa: PLC0415
+        from lowtide.broker.config import load_config
+        from lowtide.broker.lifecycle import Broker, real_ports
+        from lowtide.broker.logs import quiet_logger
 
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()

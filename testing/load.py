@@ -28,7 +28,9 @@ _FETCH_BYTES = 1 << 20
 _MAXIMUM_DECOMPRESSED_BYTES = 1 << 24
 _RETRY_S = 0.02
 
-UNDECIDED = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+UNDECIDED = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
 """Errors after which a delete may or may not have happened, or the partition isn't ready."""
 
 

@@ -21,7 +21,7 @@ _LONGEST_TOPIC_STEM = 100
 @pytest.fixture(scope="session")
 def lowtide() -> Iterator[LowtideCluster]:
     """A running broker: `lowtide.bootstrap` is its address."""
-    from lowtide.testing.cluster import LowtideCluster  # noqa: PLC0415
+    from lowtide.testing.cluster import LowtideCluster
 
     with LowtideCluster() as cluster:
         yield cluster

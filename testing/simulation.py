@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from lowtide.broker.config import BrokerConfig, load_config
@@ -76,7 +78,7 @@ class LogWatch:
             self._fail(log, f"its log start fell from {self.log_starts[key]}")
         self.log_starts[key] = log.log_start_offset
         epochs = log.leader_epochs.entries()
-        if any(a >= c or b >= d for (a, b), (c, d) in zip(epochs, epochs[1:], strict=False)):
+        if any(a >= c or b >= d for (a, b), (c, d) in pairwise(epochs)):
             self._fail(log, f"its leader epochs don't rise: {epochs}")
         if epochs and epochs[-1][1] > log.log_end_offset:
             self._fail(log, f"its leader epochs go beyond its end: {epochs}")
@@ -145,7 +147,7 @@ class Simulation:
             make_committer=self._make_committer,
             open_store=self._open_store,
         )
-        self.broker = Broker(self.config(), ports, quiet_logger())
+        self.broker = Broker(self.config(), ports, quiet_logger(logging.CRITICAL))
         try:
             await self.broker.start()
         except Exception as error:  # noqa: BLE001  the simulation decides what a failed start means
@@ -324,6 +326,13 @@ class CheckedLoop(SimulatedLoop):
         super().advance(timeout_s)
 
 
+def _raise_failures(loop: SimulatedLoop) -> None:
+    failures = loop.failures()
+    if failures:
+        message = "failures that nobody handled"
+        raise BaseExceptionGroup(message, failures)
+
+
 def simulate(seed: int, *, lives: int = 3) -> Simulation:
     """Run one seed to its end. Errors: HistoryError, or whatever broke; each names the seed."""
     loop = CheckedLoop(seed)
@@ -331,10 +340,7 @@ def simulate(seed: int, *, lives: int = 3) -> Simulation:
     loop.after_pass = simulation.check
     try:
         loop.run_until_complete(simulation.run(lives))
-        failures = loop.failures()
-        if failures:
-            message = f"failures that nobody handled, with seed {seed}"
-            raise BaseExceptionGroup(message, failures)
+        _raise_failures(loop)
     except BaseException as error:
         error.add_note(f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults {dict(simulation.faults)}")
         raise

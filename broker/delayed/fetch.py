@@ -104,7 +104,9 @@ class FetchReader:
             topic = target.topic = name
         return self._replicas.find(topic, target.partition)
 
-    def _read_partition(self, partition: Partition, target: FetchTarget, rules: FetchRules, left: int, *, minimum_one_batch: bool) -> PartitionData:
+    def _read_partition(
+        self, partition: Partition, target: FetchTarget, rules: FetchRules, left: int, *, minimum_one_batch: bool
+    ) -> PartitionData:
         aborted: list[Any] | None = [] if rules.read_committed else None
         error = partition.check_leadership(target.current_leader_epoch if target.current_leader_epoch >= 0 else -1)
         if rules.is_follower and error == ErrorCode.NONE:
@@ -185,7 +187,15 @@ class DelayedFetch(DelayedRequest):
 
     __slots__ = ("_deadline_ms", "_plan", "_reader", "_replicas", "_rules", "_targets", "pending")
 
-    def __init__(self, reader: FetchReader, replicas: ReplicaManager, plan: FetchPlan, targets: list[FetchTarget], rules: FetchRules, deadline_ms: int) -> None:
+    def __init__(
+        self,
+        reader: FetchReader,
+        replicas: ReplicaManager,
+        plan: FetchPlan,
+        targets: list[FetchTarget],
+        rules: FetchRules,
+        deadline_ms: int,
+    ) -> None:
         super().__init__()
         self._reader = reader
         self._replicas = replicas
@@ -261,5 +271,3 @@ def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> Partiti
         aborted_transactions=aborted,
         records=_NO_RECORDS,
     )
-
-

@@ -76,7 +76,7 @@ class DelayedQueue:
         """Answer everything with what there is."""
         self._purgatory.release_all()
         for operation in self._purgatory.take_ready():
-            cast(DelayedRequest, operation).complete_late()
+            cast("DelayedRequest", operation).complete_late()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -87,7 +87,7 @@ class DelayedQueue:
     def _run_ready(self) -> None:
         self._scheduled = False
         for operation in self._purgatory.take_ready():
-            request = cast(DelayedRequest, operation)
+            request = cast("DelayedRequest", operation)
             if request.expired:
                 request.complete_late()
             elif not request.try_complete():

@@ -37,7 +37,9 @@ def handler(advertised: Mapping[ApiKey, VersionRange]) -> HandlerSpec:
                     return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         return ApiVersionsResponse(
             error_code=ErrorCode.NONE,
-            api_keys=[ApiVersion(api_key=key, min_version=served.minimum, max_version=served.maximum) for key, served in advertised.items()],
+            api_keys=[
+                ApiVersion(api_key=key, min_version=served.minimum, max_version=served.maximum) for key, served in advertised.items()
+            ],
         )
 
     return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle)

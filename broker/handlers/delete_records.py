@@ -16,8 +16,8 @@ KIPs: 107, 1343.
 
 from __future__ import annotations
 
-from lowtide.broker.context import BrokerContext
 from lowtide.broker.connection import RequestContext
+from lowtide.broker.context import BrokerContext
 from lowtide.broker.delayed.delete_records import DelayedDeleteRecords, DeleteRow
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -34,11 +34,13 @@ LOCAL_COMMIT_GRACE_MS = 500
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
+    def handle(request: DeleteRecordsRequest, _context: RequestContext) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
         replicas = broker.replicas
         wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
         rows = [_accept(replicas, key, offset) for key, offset in wanted.items()]
-        to_commit = [(row.partition, row.offset) for row in rows if row.partition is not None and row.offset > row.partition.log.log_start_pending]
+        to_commit = [
+            (row.partition, row.offset) for row in rows if row.partition is not None and row.offset > row.partition.log.log_start_pending
+        ]
         deadline_ms = broker.clock.monotonic_ms() + max(request.timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
         delayed = DelayedDeleteRecords(replicas, rows, leader_only=request.leader_only, deadline_ms=deadline_ms)
         if to_commit:
@@ -58,5 +60,3 @@ def _accept(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> De
     if isinstance(target, ErrorCode):
         return DeleteRow(key=key, error_code=target, done=True)
     return DeleteRow(key=key, partition=partition, leader_epoch=partition.leader_epoch, offset=target)
-
-

@@ -38,7 +38,10 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def endpoints() -> list[NodeEndpoint]:
         image = broker.metadata.image
-        return [NodeEndpoint(node_id=node.broker_id, host=node.listeners[0].host, port=node.listeners[0].port, rack=node.rack) for node in image.brokers.values()]
+        return [
+            NodeEndpoint(node_id=node.broker_id, host=node.listeners[0].host, port=node.listeners[0].port, rack=node.rack)
+            for node in image.brokers.values()
+        ]
 
     reader = FetchReader(replicas, endpoints)
 
@@ -91,7 +94,8 @@ def _refuse(request: FetchRequest, version: int, error: int) -> FetchResponse:
             FetchableTopicResponse(
                 topic=topic.topic,
                 partitions=[
-                    PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"") for row in topic.partitions
+                    PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"")
+                    for row in topic.partitions
                 ],
             )
             for topic in request.topics

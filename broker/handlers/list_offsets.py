@@ -87,10 +87,7 @@ def _look_up(partition: Partition, row: ListOffsetsPartition, *, read_committed:
         return _found(row, -1, log.log_start_offset, log.leader_epochs.epoch_at(log.log_start_offset))
     if row.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _found(row, -1, -1, -1)
-    if row.timestamp == MAX_TIMESTAMP:
-        found = log.offset_of_max_timestamp()
-    else:
-        found = log.offset_for_timestamp(row.timestamp)
+    found = log.offset_of_max_timestamp() if row.timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(row.timestamp)
     if found is None or found.offset >= end_offset:
         return _found(row, -1, -1, -1)
     return _found(row, found.timestamp, found.offset, found.leader_epoch)

@@ -33,7 +33,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         return OffsetForLeaderEpochResponse(
             throttle_time_ms=0,
             topics=[
-                OffsetForLeaderTopicResult(topic=topic.topic, partitions=[_end(broker.replicas, topic.topic, row) for row in topic.partitions])
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic, partitions=[_end(broker.replicas, topic.topic, row) for row in topic.partitions]
+                )
                 for topic in request.topics
             ],
         )

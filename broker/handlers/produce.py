@@ -30,6 +30,7 @@ from lowtide.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
@@ -44,80 +45,83 @@ _ZSTD_SINCE = 7
 _CURRENT_LEADER_SINCE = 10
 
 
-def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
-    replicas, clock = broker.replicas, broker.clock
-    waits: list[FlushWait] = []
-    """What the request at hand must wait for; empty between requests."""
+class ProduceHandler:
+    """Produce over a broker's state. One for each broker; requests are handled one after the other."""
 
-    def append(partition: Partition, records: Any, version: int, now_ms: int) -> PartitionProduceResponse:
-        index = partition.topic_partition.partition
-        error = partition.check_leadership(-1)
-        if error != ErrorCode.NONE:
-            return _failed(index, error, leader=partition if version >= _CURRENT_LEADER_SINCE else None)
-        rules = partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd
-        batch = validate_produce(records, rules, now_ms)
+    def __init__(self, broker: BrokerContext) -> None:
+        self._replicas = broker.replicas
+        self._clock = broker.clock
+        self._waits: list[FlushWait] = []
+        """What the request at hand must wait for; empty between requests."""
+
+    def handle(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Pending[ProduceResponse] | None:
+        """Append every batch of the request; answer, or promise to when a flush is due."""
+        now_ms = self._clock.wall_ms()
+        responses = [self._append_topic(topic, request.acks, context.api_version, now_ms) for topic in request.topic_data]
+        if request.acks != 0:
+            return self._answer(ProduceResponse(responses=responses), request.timeout_ms)
+        self._waits.clear()
+        for topic in responses:
+            for row in topic.partition_responses:
+                if row.error_code != ErrorCode.NONE:
+                    context.close_connection(f"Produce with acks=0 failed with {ErrorCode(row.error_code).name}")
+        return None
+
+    def _answer(self, response: ProduceResponse, timeout_ms: int) -> ProduceResponse | Pending[ProduceResponse]:
+        if not self._waits:
+            return response
+        waits, self._waits = self._waits, []
+        deadline_ms = self._clock.monotonic_ms() + max(timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
+        return DelayedProduce(self._replicas, response, waits, deadline_ms).start()
+
+    def _append_topic(self, topic: TopicProduceData, acks: int, version: int, now_ms: int) -> TopicProduceResponse:
+        """The rows of one topic; of a partition named twice the last row counts, as in Kafka."""
+        rows = topic.partition_data
+        if len(rows) > 1:
+            rows = list({row.index: row for row in rows}.values())
+        name: str | None = topic.name
+        if version >= _TOPIC_IDS_SINCE:
+            image = self._replicas.image
+            name = image.topic_names.get(topic.topic_id) if image is not None and topic.topic_id != ZERO_TOPIC_ID else None
+        if not -1 <= acks <= 1:
+            results = [_failed(row.index, ErrorCode.INVALID_REQUIRED_ACKS) for row in rows]
+        elif name is None:
+            results = [_failed(row.index, ErrorCode.UNKNOWN_TOPIC_ID) for row in rows]
+        else:
+            results = [self._append(name, row.index, row.records, version, now_ms) for row in rows]
+        return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
+
+    def _append(self, topic: str, index: int, records: Any, version: int, now_ms: int) -> PartitionProduceResponse:
+        partition = self._replicas.find(topic, index)
+        if isinstance(partition, ErrorCode):
+            return _failed(index, partition)
+        if not partition.is_leader:
+            return _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=partition if version >= _CURRENT_LEADER_SINCE else None)
+        batch = validate_produce(records, partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd, now_ms)
         if isinstance(batch, Rejection):
             return _rejected(index, partition, batch)
         if batch.is_transactional:
             return _failed(index, ErrorCode.INVALID_TXN_STATE)
-        appended = replicas.append(partition, batch, now_ms)
+        appended = self._replicas.append(partition, batch, now_ms)
+        log = partition.log
         if isinstance(appended, ErrorCode):
-            found_in_log = appended not in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return _failed(index, appended, log_start_offset=partition.log.log_start_offset if found_in_log else UNKNOWN_OFFSET)
+            found_in_log = appended != ErrorCode.KAFKA_STORAGE_ERROR
+            return _failed(index, appended, log_start_offset=log.log_start_offset if found_in_log else UNKNOWN_OFFSET)
         response = PartitionProduceResponse(
             index=index,
             error_code=ErrorCode.NONE,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.log_append_time_ms,
-            log_start_offset=partition.log.log_start_offset,
+            log_start_offset=log.log_start_offset,
         )
-        if partition.log.unflushed_records >= partition.log.config.flush_messages:
-            waits.append(FlushWait(partition, appended.last_offset + 1, response))
+        if log.unflushed_records >= log.config.flush_messages:
+            self._waits.append(FlushWait(partition, appended.last_offset + 1, response))
         return response
 
-    def answer(name: str, index: int, records: Any, version: int, now_ms: int) -> PartitionProduceResponse:
-        partition = replicas.find(name, index)
-        if isinstance(partition, ErrorCode):
-            return _failed(index, partition)
-        return append(partition, records, version, now_ms)
 
-    def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | Pending[ProduceResponse] | None:
-        version, acks = context.api_version, request.acks
-        now_ms = clock.wall_ms()
-        responses = []
-        failed = ErrorCode.NONE
-        for topic in request.topic_data:
-            name: str | None = topic.name
-            if version >= _TOPIC_IDS_SINCE:
-                image = replicas.image
-                name = image.topic_names.get(topic.topic_id) if image is not None and topic.topic_id != ZERO_TOPIC_ID else None
-            rows = topic.partition_data
-            if len(rows) > 1:
-                rows = list({row.index: row for row in rows}.values())
-            if not -1 <= acks <= 1:
-                results = [_failed(row.index, ErrorCode.INVALID_REQUIRED_ACKS) for row in rows]
-            elif name is None:
-                results = [_failed(row.index, ErrorCode.UNKNOWN_TOPIC_ID) for row in rows]
-            else:
-                results = [answer(name, row.index, row.records, version, now_ms) for row in rows]
-            for result in results:
-                if result.error_code != ErrorCode.NONE:
-                    failed = ErrorCode(result.error_code)
-            responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
-        if acks != 0:
-            response = ProduceResponse(responses=responses)
-            if not waits:
-                return response
-            flushing, waits[:] = list(waits), []
-            deadline_ms = clock.monotonic_ms() + max(request.timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
-            return DelayedProduce(replicas, response, flushing, deadline_ms).start()
-        waits.clear()
-        if failed != ErrorCode.NONE:
-            context.close_connection(f"Produce with acks=0 failed with {failed.name}")
-        return None
-
-    return HandlerSpec(key=ApiKey.PRODUCE, handle=handle, advertised_minimum=0)
+def handler(broker: BrokerContext) -> HandlerSpec:
+    """The handler over a broker's state."""
+    return HandlerSpec(key=ApiKey.PRODUCE, handle=ProduceHandler(broker).handle, advertised_minimum=0)
 
 
 def _failed(
@@ -135,6 +139,7 @@ def _rejected(index: int, partition: Partition, rejection: Rejection) -> Partiti
     log_start_offset = partition.log.log_start_offset if rejection.found_in_log else UNKNOWN_OFFSET
     response = _failed(index, rejection.error_code, log_start_offset=log_start_offset, message=rejection.error_message)
     response.record_errors = [
-        BatchIndexAndErrorMessage(batch_index=batch_index, batch_index_error_message=message) for batch_index, message in rejection.record_errors
+        BatchIndexAndErrorMessage(batch_index=batch_index, batch_index_error_message=message)
+        for batch_index, message in rejection.record_errors
     ]
     return response

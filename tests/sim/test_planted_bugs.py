@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,7 +66,10 @@ def test_largest_of_the_journal_instead_of_the_last(monkeypatch: pytest.MonkeyPa
 
 def test_epoch_file_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leader epochs beyond the log's end survive a truncation."""
-    keep: Callable[[Any, int], bool] = lambda _self, _end: False
+
+    def keep(_self: Any, _end: int) -> bool:
+        return False
+
     monkeypatch.setattr(leader_epochs.LeaderEpochs, "truncate_from_end", keep)
     found_at()
 

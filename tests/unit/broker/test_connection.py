@@ -33,7 +33,7 @@ class Log:
     def warning(self, event: str, **values: Any) -> None:
         self.lines.append((event, values))
 
-    exception = warning
+    exception = error = warning
 
     @property
     def reasons(self) -> list[str]:
@@ -92,12 +92,15 @@ class World:
             maximum_connections=maximum_connections,
             maximum_connections_per_address=maximum_connections,
         )
+        self.writers: list[asyncio.StreamWriter] = []
         self.server = Server(self.host, idle_after_ms=600_000)
 
     async def client(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self.server.port == 0:
             await self.server.start("", 0)
-        return await asyncio.open_connection("localhost", self.server.port)
+        reader, writer = await asyncio.open_connection("localhost", self.server.port)
+        self.writers.append(writer)
+        return reader, writer
 
 
 def frame(key: int, correlation_id: int, body: bytes = b"") -> bytes:
@@ -111,7 +114,12 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 def simulate(test: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1, **world: int) -> None:
     async def main(loop: SimulatedLoop) -> None:
-        await test(World(loop, **world))
+        tried = World(loop, **world)
+        try:
+            await test(tried)
+        finally:
+            for writer in tried.writers:
+                writer.close()
 
     run_simulation(main, seed)
 

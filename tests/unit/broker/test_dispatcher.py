@@ -8,10 +8,10 @@ import pytest
 
 from lowtide.broker.dispatcher import Dispatcher, HandlerSpec
 from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.api_versions import ApiVersionsResponse
-from lowtide.protocol.compiler import codec_for
 
 
 def make(*keys: ApiKey, maximum: dict[ApiKey, int] | None = None) -> Dispatcher:

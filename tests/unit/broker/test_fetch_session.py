@@ -10,7 +10,9 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
 
-def request(session: tuple[int, int], partitions: dict[int, int] | None = None, forgotten: list[int] | None = None, **more: Any) -> FetchRequest:
+def request(
+    session: tuple[int, int], partitions: dict[int, int] | None = None, forgotten: list[int] | None = None, **more: Any
+) -> FetchRequest:
     """A fetch of topic `t`: partition → offset."""
     rows = [FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=100) for number, offset in (partitions or {}).items()]
     return FetchRequest(
@@ -33,7 +35,9 @@ def offsets(plan: FetchPlan) -> dict[int, int]:
 
 
 def answer(partition: int, *, high_watermark: int = 5, log_start: int = 0, records: bytes = b"", error: int = 0) -> PartitionData:
-    return PartitionData(partition_index=partition, error_code=error, high_watermark=high_watermark, log_start_offset=log_start, records=records)
+    return PartitionData(
+        partition_index=partition, error_code=error, high_watermark=high_watermark, log_start_offset=log_start, records=records
+    )
 
 
 def test_sessionless_fetch_opens_nothing() -> None:
