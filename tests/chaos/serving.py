@@ -1,0 +1,125 @@
+"""A `lowtide serve` process on a free loopback port, with its log lines, ended by its own id and by nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from lowtide.testing.client import WireClient
+
+START_LIMIT_S = 20.0
+STOP_LIMIT_S = 20.0
+HOST = "127.0.0.1"
+_LINE_LIMIT_BYTES = 1 << 20
+
+
+def serve_command(directory: Path, *settings: str) -> list[str]:
+    """The command line of a broker over `directory`; port 0 is a free one, which the ready line tells."""
+    given = [f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", *settings]
+    return [sys.executable, "-m", "lowtide.cli.main", "serve", *(word for setting in given for word in ("--set", setting))]
+
+
+def run_to_end(command: list[str], *, limit_s: float = 20.0) -> subprocess.CompletedProcess[str]:
+    """Run a command that is expected to end by itself; one that doesn't is killed and fails the test."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+
+
+class ServeProcess:
+    """One life of a broker process. Used as `async with`: whatever happens, the process is gone at the end."""
+
+    def __init__(self, directory: Path, *settings: str) -> None:
+        self._command = serve_command(directory, *settings)
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[int] | None = None
+        self.lines: list[dict[str, Any]] = []
+        self.noise: list[str] = []
+        """What standard error held besides log lines: tracebacks that nobody caught."""
+        self.port = 0
+
+    async def __aenter__(self) -> ServeProcess:
+        await self.launch()
+        try:
+            await self.wait_ready()
+        except BaseException:
+            await self.kill()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def launch(self) -> None:
+        """Start the process, and don't wait for it."""
+        self._ready = asyncio.get_running_loop().create_future()
+        self._process = await asyncio.create_subprocess_exec(*self._command, stderr=subprocess.PIPE, limit=_LINE_LIMIT_BYTES)
+        self._reading = asyncio.get_running_loop().create_task(self._read_log())
+
+    async def wait_ready(self) -> None:
+        """Return when clients are served. Errors: AssertionError when the process ends instead, TimeoutError."""
+        assert self._ready is not None
+        async with asyncio.timeout(START_LIMIT_S):
+            self.port = await self._ready
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait for the end. May be called twice."""
+        await self._end(signal.SIGKILL)
+
+    async def terminate(self) -> int:
+        """SIGTERM; returns the exit code."""
+        return await self._end(signal.SIGTERM)
+
+    async def connect(self) -> WireClient:
+        """A client's connection. Errors: OSError."""
+        return await WireClient.connect(HOST, self.port)
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def faults(self) -> list[str]:
+        """What a broker says when something of its own went wrong; empty for a good one, whatever its clients did."""
+        return [json.dumps(line) for line in self.lines if line["level"] in ("error", "critical")] + self.noise
+
+    def resident_bytes(self) -> int:
+        """Resident memory now."""
+        line = next(line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    async def _end(self, number: int) -> int:
+        process = self._process
+        assert process is not None
+        if process.returncode is None:
+            process.send_signal(number)
+        async with asyncio.timeout(STOP_LIMIT_S):
+            code = await process.wait()
+            assert self._reading is not None
+            await self._reading
+        return code
+
+    async def _read_log(self) -> None:
+        process, ready = self._process, self._ready
+        assert process is not None
+        assert process.stderr is not None
+        assert ready is not None
+        async for line in process.stderr:
+            self._take(line.decode().rstrip("\n"))
+            if not ready.done() and self.lines and self.lines[-1]["event"] == "ready":
+                ready.set_result(int(self.lines[-1]["address"].rpartition(":")[2]))
+        if not ready.done():
+            ready.set_exception(AssertionError(f"the broker ended before it was ready: {self.faults}"))
+            ready.exception()  # a start that nobody waits for may fail
+
+    def _take(self, line: str) -> None:
+        try:
+            self.lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            self.noise.append(line)
