@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import socket
+from collections.abc import Mapping
+
+
+def environment() -> Mapping[str, str]:
+    """The environment variables that the process was started with."""
+    return dict(os.environ)
+
+
+def host_name() -> str:
+    """The name of this machine, which other machines may or may not know it by."""
+    return socket.gethostname()
 
 
 def raise_open_file_limit() -> int:

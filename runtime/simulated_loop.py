@@ -204,7 +204,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             raise RuntimeError("a thread calls into the simulation: what it does depends on the machine, not on the seed")
         return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:  # noqa: ARG002 - asyncio's signature
+    def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
         raise RuntimeError(f"{func!r} would run in a thread, which no seed governs")
 
     def create_task(

@@ -37,7 +37,7 @@ OnDirectoryFailed = Callable[[str, str, list[Log]], None]
 class LogManager:
     """See the module. `open` once, then in the end `close` (clean) or `release` (not)."""
 
-    def __init__(  # noqa: PLR0917 - the ports, in the order in which every caller has them
+    def __init__(
         self,
         filesystem: FileSystem,
         clock: Clock,

@@ -104,7 +104,7 @@ def walk_records(records: Buffer, count: int) -> RecordWalk:
     return walk
 
 
-def _walk_block(  # noqa: C901, PLR0912, PLR0915 - unrolled: a call per field would double its time
+def _walk_block(  # noqa: PLR0912, PLR0915 - unrolled: a call per field would double its time
     payload: Buffer, position: int, index: int, stop: int, walk: RecordWalk
 ) -> int:
     """Walk the records from `index` to `stop` (exclusive), add them to `walk`, and return where they end.

@@ -118,7 +118,7 @@ class SegmentList:
         return NOTHING_READ
 
     @staticmethod
-    def _read_segment(  # noqa: PLR0917 - the hot path: keywords cost
+    def _read_segment(
         segment: Segment,
         offset: Offset,
         max_bytes: int,

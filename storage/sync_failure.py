@@ -28,7 +28,9 @@ def mark_failed(filesystem: FileSystem, directory: str) -> None:
         filesystem.write_bytes(f"{directory}/{SYNC_FAILED_MARK}", b"")
 
 
-def write_anew(filesystem: FileSystem, directory: str, partitions: Iterable[TopicPartition], recovery_points: Mapping[TopicPartition, Offset]) -> bool:
+def write_anew(
+    filesystem: FileSystem, directory: str, partitions: Iterable[TopicPartition], recovery_points: Mapping[TopicPartition, Offset]
+) -> bool:
     """If the directory is marked, write what may not be on the disk once more, and sync it. Start code. Returns whether it was marked.
 
     Errors: OSError; the mark then stays.

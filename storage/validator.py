@@ -133,7 +133,7 @@ class ValidatedBatch(msgspec.Struct, gc=False):
         return bool(self.attributes & CONTROL_BIT)
 
 
-def validate_produce(  # noqa: C901, PLR0911 - the hot path: a sound batch passes through here and two calls
+def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes through here and two calls
     records: Buffer | None, rules: ValidationRules, now_ms: int
 ) -> ValidatedBatch | Rejection:
     """Check the records that a client sent to one partition: exactly one sound batch, or the reason why not.
