@@ -50,7 +50,7 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
     _topic("follower.replication.throttled.replicas", Type.LIST, "", _THROTTLED, None, "The replicas whose fetching is slowed down."),
     _topic("index.interval.bytes", Type.INT, "4096", at_least(0), "log.index.interval.bytes",
            "How many bytes of log lie between two entries of an index.", enforced=True),
-    _topic("internal.segment.bytes", Type.INT, None, None, None,
+    _topic("internal.segment.bytes", Type.INT, None, at_least(1), None,
            "A segment size below the least that segment.bytes allows, for tests.", enforced=True, internal=True),
     _topic("leader.replication.throttled.replicas", Type.LIST, "", _THROTTLED, None, "The replicas whose serving of followers is slowed down."),
     _topic("local.retention.bytes", Type.LONG, "-2", at_least(-2), "log.local.retention.bytes",

@@ -35,6 +35,10 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
         names = ", ".join(each.name for each in listeners)
         message = f"listeners has {names}: allowed is one for clients, until brokers replicate to each other over another"
         raise ImpossibleTogetherError(message, "listeners")
+    if len(listeners) > 1:
+        names = ",".join(each.name for each in listeners)
+        message = f"listeners={names} is not possible: allowed is one, for more are not served yet"
+        raise ImpossibleTogetherError(message, "listeners", "controller.listener.names")
     for listener in listeners:
         if listener.protocol not in _SERVED_PROTOCOLS:
             message = (

@@ -6,12 +6,18 @@ they mean is `config`'s part.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from lowtide.broker.config_key import ConfigError
 
 ENVIRONMENT_PREFIX = "LOWTIDE_"
+
+_SERVICE_LINK = re.compile(r"LOWTIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)")
+"""What Kubernetes puts into the environment of every pod beside a service named lowtide."""
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class Given(NamedTuple):
@@ -32,13 +38,17 @@ def merge(*sources: Mapping[str, Given]) -> dict[str, Given]:
 def from_properties(text: str, name: str) -> dict[str, Given]:
     """Read Java properties: `key=value`, `key: value` or `key value`; # and ! comments, backslash escapes and continued lines.
 
-    Errors: ConfigError for a line without a key, one sentence without its full stop.
+    Errors: ConfigError for a line without a key or with a broken escape, one sentence.
     """
     found: dict[str, Given] = {}
     for number, line in _logical_lines(text):
-        key, value = _split(line)
+        try:
+            key, value = _split(line)
+        except ValueError:
+            message = f"{name} line {number} has a broken escape: allowed after \\u are four hexadecimal digits."
+            raise ConfigError(message) from None
         if not key:
-            message = f"{name} line {number} has no key: {line!r}; allowed is key=value"
+            message = f"{name} line {number} has no key: allowed is key=value."
             raise ConfigError(message)
         found[key] = Given(value, f"{name} line {number}")
     return found
@@ -47,12 +57,15 @@ def from_properties(text: str, name: str) -> dict[str, Given]:
 def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, Given]:
     """Read `LOWTIDE_LOG_RETENTION_MS` as `log.retention.ms`: dots are underscores, all letters large.
 
-    A name that no key has is refused like any unknown key. Errors: ConfigError.
+    Lowtide's own keys have their first word once: `LOWTIDE_MAX_VERSION_DELETERECORDS`. What Kubernetes sets for a service named lowtide is
+    left aside. A name that no key has is refused like any unknown key; its value is not shown, for it may be a secret.
+
+    Errors: ConfigError, one sentence.
     """
-    names = {key.replace(".", "_").replace("-", "_").upper(): key for key in known}
+    names = {key.replace(".", "_").upper(): key for key in known}
     found: dict[str, Given] = {}
     for variable, value in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _SERVICE_LINK.fullmatch(variable):
             continue
         rest = variable.removeprefix(ENVIRONMENT_PREFIX)
         if rest.startswith("MAX_VERSION_"):
@@ -60,9 +73,7 @@ def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> di
             continue
         key = names.get(rest)
         if key is None:
-            message = (
-                f"{variable}={value} stands for no key of a broker's configuration: allowed is {ENVIRONMENT_PREFIX} and a key in capitals"
-            )
+            message = f"{variable} stands for no key of a broker's configuration: allowed is {ENVIRONMENT_PREFIX} and a key in capitals."
             raise ConfigError(message)
         found[key] = Given(value, variable)
     return found
@@ -74,7 +85,7 @@ def from_settings(settings: Iterable[str]) -> dict[str, Given]:
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator or not key.strip():
-            message = f"--set {setting} has no value: allowed is --set key=value"
+            message = f"--set {setting} has no value: allowed is --set key=value."
             raise ConfigError(message)
         found[key.strip()] = Given(value, f"--set {key.strip()}")
     return found
@@ -83,8 +94,8 @@ def from_settings(settings: Iterable[str]) -> dict[str, Given]:
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
     """Lines that say something, joined where they are continued, with the number of their first."""
     pending, started = "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.lstrip()
+    for number, raw in enumerate(_LINE_END.split(text), 1):
+        line = raw.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue
         started = started if pending else number
@@ -116,6 +127,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _unescape(text: str) -> str:
+    """Resolve backslash escapes. Errors: ValueError for a broken one."""
     if "\\" not in text:
         return text
     out: list[str] = []
@@ -128,9 +140,16 @@ def _unescape(text: str) -> str:
             continue
         escaped = text[position]
         position += 1
-        if escaped == "u" and len(text) >= position + 4:
-            out.append(chr(int(text[position : position + 4], 16)))
+        if escaped == "u":
+            out.append(_code_point(text[position : position + 4]))
             position += 4
         else:
             out.append(_ESCAPES.get(escaped, escaped))
     return "".join(out)
+
+
+def _code_point(digits: str) -> str:
+    """The character that four hexadecimal digits stand for. Errors: ValueError."""
+    if re.fullmatch(r"[0-9A-Fa-f]{4}", digits) is None:
+        raise ValueError(digits)
+    return chr(int(digits, 16))

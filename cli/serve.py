@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 from lowtide.broker.config import BROKER_KEYS, BrokerConfig, ConfigError, Given, load_config
 from lowtide.broker.config_apis import MAX_VERSION_PREFIX
 from lowtide.broker.config_sources import from_environment, from_properties, from_settings, merge
+from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.runtime.process import environment, host_name, raise_open_file_limit
 
 _SWITCH_INTERVAL_S = 0.0005
 """How long a busy event loop may keep the committer's thread from answering that a sync is done; Python's default is ten times that."""
@@ -58,15 +58,15 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
     """All sources, checked. Errors: ConfigError, OSError."""
     file: dict[str, Given] = {}
     if options.config is not None:
-        path = Path(options.config)
+        name = PurePath(options.config).name
         try:
-            file = from_properties(path.read_text(encoding="utf-8"), path.name)
+            file = from_properties(OsFileSystem().read_bytes(options.config).decode("utf-8"), name)
         except UnicodeDecodeError as error:
-            message = f"{path.name} is not a text in UTF-8: {error}."
+            message = f"{name} is not a text in UTF-8: byte {error.start} is {error.object[error.start]:#x}."
             raise ConfigError(message) from None
     caps = [f"{MAX_VERSION_PREFIX}{cap}" for cap in options.max_versions]
-    given = merge(file, from_environment(os.environ, BROKER_KEYS), from_settings(options.settings), from_settings(caps))
-    return load_config(given=given, host_name=socket.gethostname())
+    given = merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), from_settings(caps))
+    return load_config(given=given, host_name=host_name())
 
 
 def _run(config: BrokerConfig) -> int:
@@ -74,7 +74,6 @@ def _run(config: BrokerConfig) -> int:
 
     from lowtide.broker.lifecycle import START_ERRORS, run_broker  # noqa: PLC0415
     from lowtide.broker.logs import make_logger  # noqa: PLC0415
-    from lowtide.runtime.process import raise_open_file_limit  # noqa: PLC0415
 
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     limit = raise_open_file_limit()
