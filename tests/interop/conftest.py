@@ -1,0 +1,48 @@
+"""Runs only when asked for by its marker (`make interop`), and only with Java and Maven, unless CI_INTEROP=1 asks for them to be there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .kafka import Kafka, fetch_jars
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what nobody asked for."""
+    if "interop" in config.option.markexpr:
+        return
+    for item in items:
+        if item.get_closest_marker("interop"):
+            item.add_marker(pytest.mark.skip(reason="needs a JVM: run `make interop`"))
+
+
+@pytest.fixture(scope="session")
+def jars() -> Path:
+    """The folder of Kafka's jars."""
+    missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
+    if missing and os.environ.get("CI_INTEROP") != "1":
+        pytest.skip(f"{' and '.join(missing)} not installed")
+    assert not missing, f"CI_INTEROP=1, but {' and '.join(missing)} not installed"
+    return fetch_jars()
+
+
+def free_ports() -> tuple[int, int]:
+    """Return two ports of 127.0.0.1 that nothing listens on."""
+    with socket.socket() as first, socket.socket() as second:
+        for probe in (first, second):
+            probe.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+@pytest.fixture
+def kafka(jars: Path, tmp_path: Path) -> Iterator[Kafka]:
+    """A Kafka node that is formatted and not started."""
+    node = Kafka(jars, tmp_path / "kafka", free_ports())
+    yield node
+    node.stop()

@@ -1,0 +1,170 @@
+"""Apache Kafka from Maven: its jars in a cache, one KRaft node as a process, and its DumpLogSegments tool."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+VERSION = "4.3.1"
+CACHE = Path(__file__).parent / ".cache"
+CLUSTER_ID = "bG93dGlkZS1pbnRlcm9wMA"
+NODE_ID = 1
+FETCH_TIMEOUT_S = 300
+START_TIMEOUT_S = 60.0
+TOOL_TIMEOUT_S = 120
+
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>lowtide</groupId><artifactId>interop</artifactId><version>1</version><dependencies>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version></dependency>
+</dependencies></project>
+"""
+LOG4J = """Configuration:
+  Appenders: {Console: {name: OUT, PatternLayout: {pattern: "[%d] %p %m (%c)%n"}}}
+  Loggers: {Root: {level: WARN, AppenderRef: {ref: OUT}}}
+"""
+PROPERTIES = """process.roles=broker,controller
+node.id={node_id}
+controller.quorum.voters={node_id}@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={directory}
+offsets.topic.replication.factor=1
+log.segment.bytes=1048576
+log.index.interval.bytes=512
+log.cleaner.enable=false
+"""
+
+
+def fetch_jars() -> Path:
+    """Return the folder that holds Kafka's jars, brought by Maven when they are not there yet.
+
+    Errors: CalledProcessError, with Maven's words, when it cannot.
+    """
+    folder = CACHE / f"kafka-{VERSION}"
+    if folder.exists():
+        return folder
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as name:
+        building = Path(name) / "kafka"
+        building.mkdir()
+        (building / "pom.xml").write_text(POM.format(version=VERSION))
+        (building / "log4j2.yaml").write_text(LOG4J)
+        command = ["mvn", "-q", "-B", "-f", str(building / "pom.xml"), "dependency:copy-dependencies", "-DoutputDirectory=libs"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+        assert done.returncode == 0, f"Maven could not bring Kafka {VERSION}: {done.stdout[-1500:]}{done.stderr[-500:]}"
+        building.rename(folder)
+    return folder
+
+
+def java(jars: Path, *arguments: str) -> list[str]:
+    """Return the command that runs a class of Kafka's."""
+    return ["java", "-Xmx512m", "-cp", f"{jars}/libs/*", f"-Dlog4j2.configurationFile={jars}/log4j2.yaml", *arguments]
+
+
+class DumpedRecord(NamedTuple):
+    """A record as DumpLogSegments tells it."""
+
+    offset: int
+    key: str
+    payload: str
+
+
+class Dump(NamedTuple):
+    """What DumpLogSegments says of some files."""
+
+    text: str
+
+    @property
+    def records(self) -> list[DumpedRecord]:
+        found = re.finditer(r"^\| offset: (\d+) .*? key: (.*?) payload: (.*)$", self.text, re.MULTILINE)
+        return [DumpedRecord(int(match[1]), match[2], match[3]) for match in found]
+
+    @property
+    def invalid(self) -> list[str]:
+        """The lines that complain: a batch that is not valid, an index that does not fit its log, offsets that jump.
+
+        Left out is what the tool says of every segment that does not begin at offset 0, Kafka's own too: "-1 is followed by" its base.
+        """
+        text = re.sub(r"^Non-consecutive offsets in \S*?0*(\d+)\.log\n\s*-1 is followed by \1$", "", self.text, flags=re.MULTILINE)
+        words = re.compile(
+            r"isvalid: false|mismatch|non.?consecutive|is followed by|is truncated|corrupt|exception|error occurred", re.IGNORECASE
+        )
+        return [line for line in text.splitlines() if words.search(line)]
+
+
+def dump(jars: Path, files: list[Path]) -> Dump:
+    """Run DumpLogSegments over whole segments, record by record, with the checks of the indexes among `files`."""
+    names = ",".join(str(file) for file in files)
+    command = java(jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", names)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    complaints = [line for line in done.stderr.splitlines() if not line.startswith("SLF4J")]
+    return Dump("\n".join([done.stdout, *complaints]))
+
+
+class Kafka:
+    """One KRaft node on its own directory; `start` and `stop` as often as one likes."""
+
+    def __init__(self, jars: Path, folder: Path, ports: tuple[int, int]) -> None:
+        self._jars = jars
+        self._properties = folder / "server.properties"
+        self._log = folder / "kafka.log"
+        self.directory = folder / "data"
+        self.bootstrap = f"127.0.0.1:{ports[0]}"
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(exist_ok=True)
+        self._properties.write_text(PROPERTIES.format(node_id=NODE_ID, port=ports[0], controller_port=ports[1], directory=self.directory))
+        command = java(jars, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties))
+        subprocess.run(command, check=True, capture_output=True, timeout=TOOL_TIMEOUT_S)
+
+    def start(self) -> None:
+        """Start and wait until it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(java(self._jars, "kafka.Kafka", str(self._properties)), stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, self._log.read_text()[-2000:]
+            try:
+                if admin.list_topics(timeout=1).brokers:
+                    return
+            except KafkaException:
+                continue
+        raise TimeoutError(f"Kafka does not answer after {START_TIMEOUT_S} s: {self._log.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """Stop cleanly. May be called when it does not run."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(START_TIMEOUT_S)
+            raise
+        finally:
+            self._process = None
+
+    def words(self) -> str:
+        """What it wrote, warnings and worse."""
+        return self._log.read_text()
+
+
+def replace_folder(source: Path, target: Path, *, keep: str) -> None:
+    """Put a copy of `source` in the place of `target`, whose file `keep` stays."""
+    kept = (target / keep).read_bytes()
+    shutil.rmtree(target)
+    shutil.copytree(source, target)
+    (target / keep).write_bytes(kept)

@@ -1,0 +1,105 @@
+"""Kafka's own programs read what Lowtide wrote: DumpLogSegments file by file, and the broker as a directory of its own."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from lowtide import LowtideCluster
+
+from . import load
+from .kafka import Dump, Kafka, dump, replace_folder
+
+pytestmark = pytest.mark.interop
+
+TOPIC = "interop"
+DELETED = 1234
+CONFIG = {"log.segment.bytes": "1048576", "log.index.interval.bytes": "512", "log.segment.delete.delay.ms": "0"}
+
+
+def write_a_directory(directory: Path, *, delete: bool) -> list[load.Entry]:
+    """Have a Lowtide broker write every codec into several segments and stop; return what was written."""
+    with LowtideCluster(data_directory=directory, config=CONFIG) as cluster:
+        load.create_topic(cluster.bootstrap, TOPIC)
+        written = load.produce(cluster.bootstrap, TOPIC)
+        if delete:
+            segments = len(list((directory / f"{TOPIC}-0").glob("*.log")))
+            load.delete_below(cluster.bootstrap, TOPIC, DELETED)
+            wait_for_fewer(directory / f"{TOPIC}-0", segments)
+    return written
+
+
+def wait_for_fewer(folder: Path, segments: int) -> None:
+    """Return when a segment's file is gone."""
+    deadline = time.monotonic() + load.DEADLINE_S
+    while len(list(folder.glob("*.log"))) >= segments:
+        assert time.monotonic() < deadline, "no segment was removed"
+        time.sleep(0.05)
+
+
+def segment_files(folder: Path) -> list[Path]:
+    """Return all segments, indexes and snapshots in the order of their offsets."""
+    files = [path for kind in ("log", "index", "timeindex", "snapshot") for path in sorted(folder.glob(f"*.{kind}"))]
+    assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".snapshot"}, files
+    return files
+
+
+def check_records(found: Dump, expected: list[load.Entry]) -> None:
+    assert found.invalid == []
+    assert [(record.offset, record.key, record.payload) for record in found.records] == [
+        (entry.offset, entry.key.decode(), entry.value.decode()) for entry in expected
+    ]
+
+
+def test_dump_log_segments_finds_every_record_and_no_fault(jars: Path, tmp_path: Path) -> None:
+    written = write_a_directory(tmp_path / "data", delete=False)
+    folder = tmp_path / "data" / f"{TOPIC}-0"
+    assert len(list(folder.glob("*.log"))) > 2
+    check_records(dump(jars, segment_files(folder)), written)
+
+
+def test_dump_log_segments_reads_what_a_delete_left(jars: Path, tmp_path: Path) -> None:
+    """Whole segments below the start are gone, the one that straddles it is whole."""
+    written = write_a_directory(tmp_path / "data", delete=True)
+    folder = tmp_path / "data" / f"{TOPIC}-0"
+    base_offset = min(int(path.stem) for path in folder.glob("*.log"))
+    assert 0 < base_offset <= DELETED
+    check_records(dump(jars, segment_files(folder)), written[base_offset:])
+
+
+def test_dump_log_segments_reads_a_log_after_an_unclean_stop(jars: Path, tmp_path: Path) -> None:
+    """A copy of the files as they are while the broker runs, which is what SIGKILL leaves: recovered, they are as good as new."""
+    live, copied = tmp_path / "live", tmp_path / "copied"
+    with LowtideCluster(data_directory=live, config=CONFIG) as cluster:
+        load.create_topic(cluster.bootstrap, TOPIC)
+        written = load.produce(cluster.bootstrap, TOPIC)
+        shutil.copytree(live, copied)
+    with LowtideCluster(data_directory=copied, config=CONFIG) as cluster:
+        written += load.produce(cluster.bootstrap, TOPIC, first_offset=load.COUNT, codecs=["none"])
+    check_records(dump(jars, segment_files(copied / f"{TOPIC}-0")), written)
+
+
+def test_kafka_serves_a_partition_that_lowtide_wrote(kafka: Kafka, tmp_path: Path) -> None:
+    """KRaft knows topics only by its own metadata, so Kafka makes the topic and our files take the place of its own.
+
+    The topic id in `partition.metadata` stays Kafka's; segments, indexes, snapshots, epochs and the log start offset are ours.
+    """
+    written = write_a_directory(tmp_path / "data", delete=True)
+    kafka.start()
+    load.create_topic(kafka.bootstrap, TOPIC)
+    load.offsets(kafka.bootstrap, TOPIC)
+    kafka.stop()
+    replace_folder(tmp_path / "data" / f"{TOPIC}-0", kafka.directory / f"{TOPIC}-0", keep="partition.metadata")
+    for checkpoint in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        shutil.copyfile(tmp_path / "data" / checkpoint, kafka.directory / checkpoint)
+    kafka.start()
+    assert load.offsets(kafka.bootstrap, TOPIC) == (DELETED, load.COUNT)
+    assert load.read(kafka.bootstrap, TOPIC, DELETED, load.COUNT) == written[DELETED:]
+    for offset in (DELETED, 1777, load.COUNT - 1):
+        assert load.offset_for_time(kafka.bootstrap, TOPIC, written[offset].timestamp_ms) == offset
+    more = load.produce(kafka.bootstrap, TOPIC, first_offset=load.COUNT, codecs=["lz4"])
+    assert load.read(kafka.bootstrap, TOPIC, load.COUNT, load.COUNT + load.PER_CODEC) == more
+    assert "corrupt" not in kafka.words().lower()
