@@ -31,7 +31,7 @@ from lowtide.storage.checkpoint import (
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.file_removal import FileRemoval
 from lowtide.storage.loader import LoadReport, create_log, load_log
-from lowtide.storage.log import Log, LogConfig
+from lowtide.storage.log import Log, LogConfig, Truncation
 from lowtide.storage.log_directory import (
     REGISTRATION_COUNTER,
     Identity,
@@ -392,6 +392,18 @@ class DirectoryLogs:
         removed = log.advance_log_start(offset)
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
         return log.log_start_offset >= offset
+
+    def settle_truncation(self, truncation: Truncation, on_settled: OnDurable) -> None:
+        """Make a truncation durable, and then the lowered recovery point; only then may anything be appended to that log."""
+        self._removal.remove_segments(truncation.removed, self._ports.clock.monotonic_ms())
+
+        def truncated(error: OSError | None) -> None:
+            if error is None:
+                self._recovery_points.write_and_tell(on_settled)
+            else:
+                on_settled(error)
+
+        self._ports.committer.submit(truncation.barrier or Barrier(), truncated)
 
     # Due work
 

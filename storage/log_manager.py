@@ -22,7 +22,7 @@ from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties, 
 from lowtide.storage.directory_logs import DirectoryLogs
 from lowtide.storage.errors import StorageError
 from lowtide.storage.loader import LoadReport
-from lowtide.storage.log import Log, LogConfig
+from lowtide.storage.log import Log, LogConfig, Truncation
 from lowtide.storage.log_directory import Identity, list_directory
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
 from lowtide.storage.log_start import OnDurable
@@ -254,6 +254,13 @@ class LogManager:
         """
         directory = self._directories[parent_directory(log.directory)]
         directory.journal.accept([(log.topic_id, log.topic_partition.partition, offset)], on_durable)
+
+    def settle_truncation(self, log: Log, truncation: Truncation, on_settled: OnDurable) -> None:
+        """Makes a truncation of the log durable, with the lowered recovery point; nothing may be appended before `on_settled(None)`.
+
+        A power cut could otherwise mix what was cut with what is new, or pass over new segments that it has torn.
+        """
+        self._directories[parent_directory(log.directory)].settle_truncation(truncation, on_settled)
 
     def _answer_later(self, on_done: OnDurable, error: OSError | None) -> None:
         committer = self._committers[next(iter(self._committers))]

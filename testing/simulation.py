@@ -270,11 +270,10 @@ class Simulation:
         await journalled
         self.watch.log_starts[log.topic_partition] = end
         load.history.on_truncated(end)
-        barrier = log.truncate_to(end, now_ms=self.clock.wall_ms()).barrier
-        if barrier is not None:
-            synced: asyncio.Future[None] = self.loop.create_future()
-            self.committers[0].submit(barrier, lambda _error: synced.set_result(None))
-            await synced
+        truncation = log.truncate_to(end, now_ms=self.clock.wall_ms())
+        settled: asyncio.Future[None] = self.loop.create_future()
+        broker.log_manager.settle_truncation(log, truncation, lambda _error: settled.set_result(None))
+        await settled
 
     async def _crash_within(self) -> None:
         died = asyncio.Event()
