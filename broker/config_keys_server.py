@@ -117,7 +117,7 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
               internal=True),
 
     # Retention and compaction.
-    ConfigKey("log.cleanup.policy", _LIST, "delete", OneOf(CLEANUP_POLICIES), "Whether old segments are deleted, compacted, or both.", enforced=True),
+    ConfigKey("log.cleanup.policy", _LIST, "delete", OneOf(CLEANUP_POLICIES), "Whether old segments are deleted, compacted, or both."),
     ConfigKey("log.retention.ms", _LONG, None, None, "How long records are kept, in ms; -1 is for ever; before log.retention.minutes."),
     ConfigKey("log.retention.minutes", _INT, None, None, "How long records are kept, in minutes; before log.retention.hours."),
     ConfigKey("log.retention.hours", _INT, "168", None, "How long records are kept, in hours."),

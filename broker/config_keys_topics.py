@@ -32,8 +32,7 @@ def _topic(
 # fmt: off
 TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
     _topic("cleanup.policy", Type.LIST, "delete", OneOf(CLEANUP_POLICIES), "log.cleanup.policy",
-           "Whether old segments are deleted, compacted to the last record of each key, or both; records without a key are refused where it compacts.",
-           enforced=True),
+           "Whether old segments are deleted, compacted to the last record of each key, or both; where it compacts, each record needs a key."),
     _topic("compression.gzip.level", Type.INT, "-1", Range(1, 9, -1), "compression.gzip.level", "How hard gzip tries; -1 is its own default."),
     _topic("compression.lz4.level", Type.INT, "9", Range(1, 17), "compression.lz4.level", "How hard lz4 tries."),
     _topic("compression.type", Type.STRING, "producer", OneOf(COMPRESSION_TYPES), "compression.type",

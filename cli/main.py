@@ -13,6 +13,7 @@ usage: lowtide <command> [options]
 
 commands:
   serve              run a broker
+  keys               print every configuration key, as a page in Markdown
   repair-log-start   keep what is readable of a damaged journal of log start offsets
   version            print the version
   help               print this; `lowtide <command> --help` says more
@@ -44,6 +45,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from lowtide.cli.serve import serve  # noqa: PLC0415
 
         return serve
+    if name == "keys":
+        from lowtide.cli.keys import keys  # noqa: PLC0415
+
+        return keys
     if name == "repair-log-start":
         from lowtide.cli.repair import repair_log_start  # noqa: PLC0415
 

@@ -1,0 +1,90 @@
+"""`lowtide keys`: every configuration key, as a page in Markdown. `docs/configuration.md` is what it prints."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lowtide.broker.config_apis import MAX_VERSION_PREFIX, api_name
+from lowtide.broker.config_key import ConfigKey
+from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
+from lowtide.broker.config_keys_groups import GROUP_KEYS
+from lowtide.broker.config_keys_remote import REMOTE_KEYS
+from lowtide.broker.config_keys_security import SECURITY_KEYS
+from lowtide.broker.config_keys_server import SERVER_KEYS
+from lowtide.broker.config_keys_topics import TOPIC_KEYS
+from lowtide.protocol.api_keys import API
+
+_HEAD: Final = """\
+# Configuration
+
+Every key, as `lowtide keys` prints it. Names, types, defaults and limits are those of Apache Kafka 4.3, but for these defaults:
+`node.id` is 0, `process.roles` is broker, `log.dirs` is ./data and `queued.max.request.bytes` is 256 MiB.
+
+A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is `log.dirs`) and from
+`--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says whether Lowtide does what the key says; the other
+keys are checked and kept, and named in one warning at the start when somebody gives them.
+
+Also taken, checked as their last part and without effect yet: `listener.name.<listener>.<key>`, `config.providers.<name>.<key>`,
+`rsm.config.<key>` and `rlmm.config.<key>`.
+"""
+
+_BROKER_TABLES: Final = (
+    ("The broker and its logs", SERVER_KEYS),
+    ("Replication and the cluster", CLUSTER_KEYS),
+    ("Groups and transactions", GROUP_KEYS),
+    ("Security", SECURITY_KEYS),
+    ("Tiered storage", REMOTE_KEYS),
+)
+
+
+def keys(arguments: Sequence[str]) -> int:
+    """Run the subcommand; returns the exit code."""
+    argparse.ArgumentParser(prog="lowtide keys", description="Print every configuration key, as a page in Markdown.").parse_args(arguments)
+    print(configuration_page(), end="")
+    return 0
+
+
+def configuration_page() -> str:
+    """The whole page. Keys that Kafka has for its own tests are left out."""
+    parts = [_HEAD, "\n## Lowtide's own keys\n\n", _own_keys(), "\n## Topics\n\n"]
+    parts.append("Given when a topic is created. A topic that doesn't set a key follows the broker's key beside it.\n\n")
+    parts.append(_table(TOPIC_KEYS, of_topics=True))
+    for title, table in _BROKER_TABLES:
+        parts.append(f"\n## {title}\n\n")
+        parts.append(_table(table))
+    return "".join(parts)
+
+
+def _own_keys() -> str:
+    rows = ["| key | allowed | meaning |\n|---|---|---|\n"]
+    for key, spec in sorted(API.items(), key=lambda item: api_name(item[0])):
+        name = api_name(key)
+        rows.append(
+            f"| `{MAX_VERSION_PREFIX}{name}` | from {spec.min_version} to {spec.max_version} | The highest version of {name} to offer; "
+            f"`--max-version {name}={spec.max_version}` says the same. |\n"
+        )
+    return "".join(rows)
+
+
+def _table(table: Iterable[ConfigKey], *, of_topics: bool = False) -> str:
+    extra = " broker's key |" if of_topics else ""
+    rows = [f"| key | default | allowed |{extra} does | meaning |\n|---|---|---|{'---|' if of_topics else ''}---|---|\n"]
+    for key in sorted(table, key=lambda key: key.name):
+        if key.internal:
+            continue
+        broker_key = "" if not of_topics else f" {_code(key.broker_key)} |"
+        does = "yes" if key.enforced else "no"
+        rows.append(f"| `{key.name}` | {_default(key)} | {key.describe_allowed()} |{broker_key} {does} | {key.doc} |\n")
+    return "".join(rows)
+
+
+def _default(key: ConfigKey) -> str:
+    if key.default is None:
+        return "not set"
+    return _code(key.default) if key.default else "empty"
+
+
+def _code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
