@@ -108,7 +108,7 @@ def dump(jars: Path, files: list[Path]) -> Dump:
     names = ",".join(str(file) for file in files)
     command = java(jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", names)
     done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stderr
+    # On some damage the tool ends with an exception, which is a complaint like any other.
     complaints = [line for line in done.stderr.splitlines() if not line.startswith("SLF4J")]
     return Dump("\n".join([done.stdout, *complaints]))
 

@@ -61,6 +61,19 @@ def test_dump_log_segments_finds_every_record_and_no_fault(jars: Path, tmp_path:
     check_records(dump(jars, segment_files(folder)), written)
 
 
+def test_the_checks_see_a_damaged_log_and_a_damaged_index(jars: Path, tmp_path: Path) -> None:
+    """The control: one byte of a batch, and one entry of an index, are enough to be complained of."""
+    write_a_directory(tmp_path / "data", delete=False)
+    folder = tmp_path / "data" / f"{TOPIC}-0"
+    log, index = min(folder.glob("*.log")), min(folder.glob("*.index"))
+    assert dump(jars, [log, index]).invalid == []
+    for damaged, position in ((log, 400), (index, 15)):
+        whole = damaged.read_bytes()
+        damaged.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
+        assert dump(jars, [log, index]).invalid != []
+        damaged.write_bytes(whole)
+
+
 def test_dump_log_segments_reads_what_a_delete_left(jars: Path, tmp_path: Path) -> None:
     """Whole segments below the start are gone, the one that straddles it is whole."""
     written = write_a_directory(tmp_path / "data", delete=True)
