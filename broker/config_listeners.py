@@ -32,10 +32,6 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
         message = f"listeners={','.join(_texts(values, 'listeners'))} leaves nothing to listen on: allowed is at least one NAME://host:port"
         raise ImpossibleTogetherError(message, "listeners", "controller.listener.names")
     if len(listeners) > 1:
-        names = ", ".join(each.name for each in listeners)
-        message = f"listeners has {names}: allowed is one for clients, until brokers replicate to each other over another"
-        raise ImpossibleTogetherError(message, "listeners")
-    if len(listeners) > 1:
         names = ",".join(each.name for each in listeners)
         message = f"listeners={names} is not possible: allowed is one, for more are not served yet"
         raise ImpossibleTogetherError(message, "listeners", "controller.listener.names")

@@ -207,8 +207,6 @@ class Broker:
         image = session.image
         self.replicas.on_image(image, image.topics.values(), ())
         await self.replicas.settled()
-        gc.collect()
-        gc.freeze()
         host.serve()
         self._tick_timer = ports.loop.call_later(_TICK_S, self._on_tick)
 
@@ -295,6 +293,8 @@ async def run_broker(config: BrokerConfig, *, logger: Any, ready: Callable[[str]
         loop.add_signal_handler(number, stopping.set)
     await broker.start()
     address = f"{config.advertised_listeners[0].host}:{broker.port}"
+    gc.collect()
+    gc.freeze()  # What a start leaves behind stays for good: later collections needn't look at it.
     logger.info("ready", address=address, node_id=config.node_id, log_dirs=list(config.log_dirs))
     if ready is not None:
         ready(address)

@@ -87,7 +87,8 @@ class ServeProcess:
     @property
     def faults(self) -> list[str]:
         """What a broker says when something of its own went wrong; empty for a good one, whatever its clients did."""
-        return [json.dumps(line) for line in self.lines if line["level"] in ("error", "critical")] + self.noise
+        lines = [line for line in self.lines if line["level"] in ("error", "critical")]
+        return [f"{line['event']}: {line.get('request') or line.get('error')}\n{line.get('exception', '')}" for line in lines] + self.noise
 
     def resident_bytes(self) -> int:
         """Resident memory now."""
