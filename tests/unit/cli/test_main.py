@@ -1,0 +1,181 @@
+"""The `lowtide` command: finding subcommands, what they cost to import, and what they refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide import __version__
+from lowtide.cli.keys import configuration_page
+from lowtide.cli.main import main
+from lowtide.cli.serve import _configuration, _parser, serve
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowtide.cli.serve.environment", dict)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run `serve`, which must refuse: exit code 2 and one sentence on standard error."""
+    assert serve(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("lowtide serve: ")
+    assert captured.err.endswith(".\n")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize("words", [["help"], ["--help"], ["-h"]])
+def test_help_names_every_command(words, capsys):
+    """A command that help doesn't name can't be found."""
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert {line.split()[0] for line in text.splitlines() if line.startswith("  ")} == {
+        "serve",
+        "keys",
+        "repair-log-start",
+        "version",
+        "help",
+    }
+
+
+def test_no_command_is_a_mistake_that_gets_help(capsys):
+    """Scripts see exit code 2, people see what to do."""
+    assert main([]) == 2
+    assert "usage: lowtide" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_refused(capsys):
+    """One sentence, exit code 2."""
+    assert main(["sevre"]) == 2
+    assert "no command 'sevre'" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    """The package's own."""
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+@pytest.mark.parametrize("command", ["serve", "keys", "repair-log-start"])
+def test_each_command_explains_itself(command, capsys):
+    """`--help` ends with 0 and says how it is used."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: lowtide {command}" in capsys.readouterr().out
+
+
+def test_keys_prints_the_page(capsys):
+    """What the documentation is made from."""
+    assert main(["keys"]) == 0
+    assert capsys.readouterr().out == configuration_page()
+
+
+def test_sources_are_merged_in_order(tmp_path, monkeypatch):
+    """File, then environment, then --set; caps have a flag of their own."""
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\nnum.partitions=1\nlog.dirs=one\nbroker.rack=r\u00e9\n", encoding="utf-8")
+    monkeypatch.setattr("lowtide.cli.serve.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "2", "LOWTIDE_LOG_DIRS": "two"})
+    words = ["--config", str(file), "--set", "log.dirs=x", "--set", "log.dirs=three", "--max-version", "DeleteRecords=2"]
+    config = _configuration(_parser().parse_args(words))
+    assert (config.node_id, config.num_partitions, config.log_dirs, config.broker_rack) == (1, 2, ("three",), "r\u00e9")
+    assert list(config.max_versions.values()) == [2]
+    assert config.given["node.id"].source == "server.properties line 1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--set", "num.partitions=0"], "num.partitions=0"),
+        (["--set", "num.partitions"], "--set num.partitions has no value"),
+        (["--set", "no.such.key=1"], "no.such.key"),
+        (["--max-version", "DeleteRecords=4"], "from 0 to 3"),
+        (["--max-version", "JoinGroup=4"], "JoinGroup"),
+        (["--max-version", "Fetch"], "Fetch has no value"),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_a_sentence(arguments, part, capsys):
+    """It names what was given."""
+    assert part in refused(capsys, *arguments)
+
+
+def test_a_wrong_variable_is_refused_in_a_sentence(capsys, monkeypatch):
+    """It names the variable."""
+    monkeypatch.setattr("lowtide.cli.serve.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "many"})
+    assert "(in LOWTIDE_NUM_PARTITIONS)" in refused(capsys)
+
+
+def test_a_wrong_line_is_refused_in_a_sentence(capsys, tmp_path):
+    """It names file and line."""
+    file = tmp_path / "server.properties"
+    file.write_text("# mine\nnum.partitions=none\n")
+    assert "(in server.properties line 2)" in refused(capsys, "--config", str(file))
+
+
+def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(capsys, tmp_path):
+    """Missing, a directory, not a text."""
+    assert "No such file" in refused(capsys, "--config", str(tmp_path / "missing"))
+    assert "directory" in refused(capsys, "--config", str(tmp_path))
+    (tmp_path / "latin1").write_bytes(b"broker.rack=r\xe9\n")
+    assert "not a text in UTF-8: byte 13" in refused(capsys, "--config", str(tmp_path / "latin1"))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_broker_refuses_to_run_without_its_assertions():
+    """`python -O` drops the checks that stop a broker before it does harm."""
+    ended = run("-O", "-m", "lowtide.cli.main", "serve", "--set", "listeners=PLAINTEXT://127.0.0.1:0")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "must not run with -O" in ended.stderr
+
+
+HEAVY = (
+    "typer",
+    "rich",
+    "prometheus_client",
+    "sqlite3",
+    "hypothesis",
+    "pytest",
+    "aiofiles",
+    "grpc",
+    "pandas",
+    "numpy",
+    "difflib",
+    "unittest",
+)
+
+
+def test_serve_imports_little():
+    """A start is to take a fraction of a second; what it doesn't need it must not load. Help loads next to nothing."""
+    program = "import sys, lowtide.cli.main, {module}\nprint(*sorted(sys.modules))"
+    of_serve = run("-c", program.format(module="lowtide.cli.serve")).stdout.split()
+    assert "lowtide.broker.config" in of_serve
+    assert [name for name in HEAVY if name in of_serve] == []
+    assert [name for name in of_serve if name.startswith("lowtide.testing")] == []
+    of_help = run("-c", program.format(module="lowtide.cli.main")).stdout.split()
+    assert [name for name in of_help if name.startswith(("lowtide.broker", "lowtide.storage", "asyncio"))] == []
+
+
+def test_the_open_file_limit_is_raised_as_far_as_it_goes():
+    """In a process of its own, for it stays raised."""
+    program = (
+        "import resource\nfrom lowtide.runtime.process import raise_open_file_limit\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
+        "print(raise_open_file_limit() == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    ended = run("-c", program)
+    assert ended.stdout.strip() == "True", ended.stderr
+
+
+def test_the_module_lies_where_it_is_imported_from():
+    """An editable install must not hide an older copy."""
+    assert Path(sys.modules["lowtide.cli.main"].__file__ or "").resolve().parents[1] == Path(__file__).resolve().parents[3]

@@ -1,0 +1,108 @@
+"""The documentation says what the code does: keys, API versions, links, and examples that are Python."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lowtide.broker.config import BROKER_KEYS
+from lowtide.broker.config_apis import api_name
+from lowtide.broker.config_topics import TOPIC_KEYS_BY_NAME
+from lowtide.cli.keys import configuration_page
+from lowtide.protocol.api_keys import API
+
+ROOT = Path(__file__).resolve().parents[2]
+KIPS = (ROOT / "docs/kips.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+HANDLERS = sorted(path for path in (ROOT / "broker/handlers").glob("*.py") if path.stem not in ("__init__", "registry"))
+
+
+def section(title: str) -> str:
+    return KIPS.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def served() -> dict[str, str]:
+    return {api_name(key): f"{spec.min_version}-{spec.max_version}" for key, spec in API.items()}
+
+
+def test_the_page_of_keys_is_what_the_table_says():
+    """`lowtide keys > docs/configuration.md` makes it."""
+    assert (ROOT / "docs/configuration.md").read_text(encoding="utf-8") == configuration_page()
+
+
+def test_keys_without_effect_are_all_named():
+    """Whoever moves from Apache Kafka looks here for what will be missing."""
+    named = re.findall(r"`([a-z0-9._]+)`", section("Configuration keys without effect"))
+    of_topics = [name for name, key in TOPIC_KEYS_BY_NAME.items() if not key.enforced and not key.internal]
+    of_brokers = [name for name, key in BROKER_KEYS.items() if not key.enforced and not key.internal]
+    assert sorted(named) == sorted(of_topics + of_brokers)
+
+
+def test_the_table_of_apis_is_what_is_served():
+    """Each API with its versions, none that isn't there."""
+    rows = re.findall(r"^\| (\w+) \| (\d+-\d+) \|", section("APIs"), re.MULTILINE)
+    assert dict(rows) == served()
+
+
+@pytest.mark.parametrize("path", HANDLERS, ids=lambda path: path.stem)
+def test_a_handler_begins_with_what_it_does(path: Path):
+    """API and versions, behaviour, errors and KIPs stand at its top, and the versions are those that are served."""
+    text = path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0]
+    first = re.match(r"(\w+): v(\d+)-v(\d+)[.,]", text)
+    assert first is not None, "the first line is `Name: vLOW-vHIGH.`"
+    assert served()[first[1]] == f"{first[2]}-{first[3]}"
+    assert "\nBehaviour: " in text
+    assert "\nErrors: " in text
+    kips = re.search(r"^KIPs: ([0-9, ]+)\.$", text, re.MULTILINE)
+    assert kips is not None
+    listed = re.search(rf"^\| {first[1]} \| [^|]+ \| ([0-9, ]+) \|(.*)$", section("APIs"), re.MULTILINE)
+    assert listed is not None
+    missing = {number for number in kips[1].split(", ") if not re.search(rf"\b{number}\b", listed[1] + listed[2])}
+    assert not missing, f"docs/kips.md doesn't name KIPs {missing} beside {first[1]}"
+
+
+def test_every_api_has_a_handler():
+    """What is declared and not served would be documented for nothing."""
+    names = {path.read_text(encoding="utf-8").partition('"""')[2].partition(":")[0] for path in HANDLERS}
+    assert names == set(served())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path):
+    """A file that moved takes its links along."""
+    text = page.read_text(encoding="utf-8")
+    headings = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        assert (page.parent / name).exists() if name else anchor in headings, target
+
+
+def test_files_that_pages_name_exist():
+    """`storage/log.py` in a page is a file."""
+    for page in PAGES:
+        for name in re.findall(
+            r"`((?:broker|cli|docs|metadata|protocol|replication|runtime|storage|testing|demo)/[\w/]+\.\w+)`", page.read_text()
+        ):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def test_examples_in_the_readme_are_python():
+    """They are copied as they stand. (What they do is tested with the clients.)"""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 3
+    for block in blocks:
+        compile(block, "README.md", "exec")
+
+
+def test_make_help_explains_every_target():
+    """A target that people may use has a sentence; the README's two are there."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = set(re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
+    explained = set(re.findall(r"^([a-z]+):.*## \S", makefile, re.MULTILINE))
+    asked = "help run test check fmt lint types layers sim chaos clients interop bench demo clean".split()
+    assert explained >= set(asked)
+    assert phony - explained == {"kcat"}

@@ -1,0 +1,157 @@
+"""House rules that no other tool checks: sizes, what may not be awaited where, links of the import name, names of tests."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("broker", "cli", "metadata", "protocol", "replication", "runtime", "storage", "testing")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+
+FUNCTION_LINES = 70
+FILE_LINES = 500
+SYNCHRONOUS = ("protocol", "storage", "replication")
+TABLES = re.compile(r"config_keys_\w+\.py")
+
+PRODUCE_PATH = (
+    "broker/server.py",
+    "broker/connection.py",
+    "broker/dispatcher.py",
+    "broker/handlers/produce.py",
+    "broker/replica_manager.py",
+    "replication/partition.py",
+    "storage/log.py",
+    "storage/segment.py",
+    "replication/purgatory.py",
+    "broker/delayed/produce.py",
+)
+PRODUCE_PATH_LINES = 3500
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_the_rules_see_the_code():
+    """Were the folders moved, every rule below would hold for nothing."""
+    assert len(SOURCES) > 100
+    assert len(TESTS) > 30
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_files_and_functions_can_be_read(path: Path):
+    """A function fits a screen or two, a file a sitting; tables may be longer."""
+    if not TABLES.fullmatch(path.name):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= FILE_LINES
+    for function in functions(path):
+        assert (function.end_lineno or 0) - function.lineno + 1 <= FUNCTION_LINES, f"{function.name} at line {function.lineno}"
+
+
+def test_one_request_can_be_read_from_top_to_bottom():
+    """The path of a produce request, file by file as docs/ARCHITECTURE.md lists it."""
+    lines = sum(len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in PRODUCE_PATH)
+    assert lines <= PRODUCE_PATH_LINES
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.relative_to(ROOT).parts[0] in SYNCHRONOUS], ids=relative)
+def test_deciding_and_touching_files_is_synchronous(path: Path):
+    """Between a check and the write that relies on it nothing else may run."""
+    awaiting = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+    assert [node.lineno for node in ast.walk(tree(path)) if isinstance(node, awaiting)] == []
+    imported = {alias.name for node in ast.walk(tree(path)) if isinstance(node, ast.Import) for alias in node.names}
+    assert not imported & {"asyncio", "socket"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_modules_say_what_they_are(path: Path):
+    """Each begins with a docstring."""
+    assert ast.get_docstring(tree(path))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_nothing_is_left_to_be_fixed(path: Path):
+    """FIXME fails, and a TODO names its issue."""
+    text = path.read_text(encoding="utf-8")
+    assert "FIX" + "ME" not in text
+    assert not re.findall(r"TO" + r"DO(?!\(\w+, #\d+\))", text)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_modules_have_no_state_of_their_own(path: Path):
+    """Several brokers run in one process: nothing may be reached by `global`."""
+    assert [node.lineno for node in ast.walk(tree(path)) if isinstance(node, ast.Global)] == []
+
+
+def test_each_folder_is_part_of_the_package():
+    """Linked for development, put into the wheel, shipped with the source, banned under its bare name, and a layer."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    build = project["tool"]["hatch"]["build"]["targets"]
+    assert build["wheel"]["force-include"] == {folder: f"lowtide/{folder}" for folder in FOLDERS}
+    assert set(FOLDERS) <= set(build["sdist"]["only-include"])
+    banned = project["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]
+    assert set(FOLDERS) <= set(banned)
+    contracts = (ROOT / ".importlinter").read_text(encoding="utf-8")
+    for folder in FOLDERS:
+        link = ROOT / "src/lowtide" / folder
+        assert link.is_symlink()
+        assert str(link.readlink()) == f"../../{folder}"
+        assert f"lowtide.{folder}" in contracts
+
+
+def test_every_package_that_is_imported_is_a_dependency():
+    """What happens to be in the development environment isn't in a user's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.split(r"[<>=\[ ]", line)[0].replace("-", "_") for line in project["dependencies"]}
+    imported: set[str] = set()
+    for path in SOURCES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                imported.add(node.module.partition(".")[0])
+    import sys
+
+    foreign = imported - set(sys.stdlib_module_names) - {"lowtide"}
+    assert foreign - names == {"pytest"}, "only the pytest plugin may import what users bring themselves"
+
+
+def test_every_pinned_package_is_pinned_exactly():
+    """A constraints file that lets something float isn't one."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][\w.]*", line) for line in lines)
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for line in [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]:
+        assert re.split(r"[<>=\[ ]", line)[0].lower() in pinned, line
+
+
+@pytest.mark.parametrize("path", TESTS, ids=relative)
+def test_test_modules_say_what_they_protect(path: Path):
+    """In their docstring; and no test sleeps where tests are to be fast."""
+    assert ast.get_docstring(tree(path))
+    if path.relative_to(ROOT).parts[1] == "unit":
+        calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+        assert not [call.lineno for call in calls if ast.unparse(call) == "time.sleep"]
+
+
+def test_the_copyright_is_apaches_licence():
+    """Apache-2.0, whole."""
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
