@@ -1,0 +1,119 @@
+"""The repository speaks of itself alone, and nothing in it grows beyond what can be read.
+
+What a docstring or a page points at has to be here, or be public: a reader has nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("bench", "broker", "cli", "demo", "docs", "metadata", "protocol", "replication", "runtime", "storage", "testing", "tests", ".ci")
+TEXTS = {".py", ".md", ".toml", ".txt", ".cfg", ".sh", ".json", ".java", ""}
+
+FILE_LINES = 500
+FUNCTION_LINES = 70
+
+LONG_FILES = {
+    "tests/unit/metadata/test_session.py": 501,
+    "tests/unit/runtime/test_simulated_network.py": 620,
+    "tests/unit/storage/test_log.py": 510,
+    "tests/unit/storage/test_log_manager.py": 1150,
+    "tests/unit/storage/test_log_start_journal.py": 715,
+}
+"""Test files that are longer than a file should be, with the length they may have. Numbers here fall and entries go; none is added."""
+
+OUTSIDE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|mnt|srv)/[\w.-]+")
+"""A place on somebody's machine."""
+
+ABOVE_THE_ROOT = re.compile(r"(?<![\w./])\.\./[a-z][\w-]*/")
+"""A folder beside the repository, as opposed to a link of a page in `docs/`."""
+
+KAFKA_NAMES = {"kafka-python", "kafka-dump-log", "kafka-delete-records", "kafka-clients", "kafka-storage", "kafka-tools", "kafka-topics"}
+"""What begins with `kafka-` and is a package or a tool that anybody can get."""
+
+MAY_NAME_TODO = {"tests/unit/test_tidy.py", "tests/unit/test_self_contained.py"}
+
+
+def files() -> Iterator[Path]:
+    """Every text file that belongs to the project; what tools leave behind is skipped."""
+    skipped = {"__pycache__", ".cache"}
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix in TEXTS and not skipped & set(path.parts):
+                yield path
+    yield from (path for path in sorted(ROOT.glob("*")) if path.is_file() and path.suffix in {".md", ".toml", ".txt"})
+    yield from (ROOT / name for name in ("Makefile", ".importlinter"))
+
+
+CONTENTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files()}
+PYTHON = sorted(name for name in CONTENTS if name.endswith(".py"))
+
+
+def found(pattern: re.Pattern[str], *, but: frozenset[str] = frozenset()) -> list[str]:
+    """`file:line match` of each match, except of the texts in `but`."""
+    return [
+        f"{name}:{text.count(chr(10), 0, match.start()) + 1} {match[0]}"
+        for name, text in CONTENTS.items()
+        for match in pattern.finditer(text)
+        if match[0] not in but
+    ]
+
+
+def test_the_project_is_seen():
+    """Were the folders moved, the rules below would hold for nothing."""
+    assert len(PYTHON) > 150
+    assert "README.md" in CONTENTS
+
+
+def test_no_place_on_somebodys_machine_is_named():
+    assert found(OUTSIDE_PATH) == []
+
+
+def test_no_folder_beside_the_repository_is_named():
+    inside = frozenset(f"../{folder}/" for folder in FOLDERS)
+    assert [line for line in found(ABOVE_THE_ROOT, but=inside) if not line.startswith("docs/")] == []
+
+
+def test_a_page_that_is_named_is_here():
+    """A page in Markdown is cited by a name under which it can be opened."""
+    pages = {name for name in CONTENTS if name.endswith(".md")}
+    names = {Path(page).name for page in pages}
+    cited = re.compile(r"(?<![\w/.*-])[\w./-]*\w\.md\b")
+    assert [line for line in found(cited) if line.split(" ")[1] not in pages | names and Path(line.split(" ")[1]).name not in names] == []
+
+
+def test_sources_that_are_named_are_public():
+    """Kafka's tools and packages are; notes about Kafka that are not here aren't."""
+    named = re.compile(r"(?<![\w/.-])kafka-[a-z]+(?:-[a-z]+)?")
+    assert [line for line in found(named) if not any(line.split(" ")[1].startswith(name) for name in KAFKA_NAMES)] == []
+
+
+def test_what_is_left_to_do_has_an_owner_and_an_issue():
+    """`TODO(owner, #issue)`; what must be fixed is fixed."""
+    unowned = re.compile(r"\bTODO\b(?!\(\w[\w -]*, #\d+\))|\bFIXME\b")
+    assert [line for line in found(unowned) if line.split(":")[0] not in MAY_NAME_TODO] == []
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_files_and_functions_are_of_a_size_to_be_read(name: str):
+    """Sources have a stricter rule of their own; this one is for tests, demo and bench too."""
+    text = CONTENTS[name]
+    if not Path(name).name.startswith("config_keys_"):
+        assert text.count("\n") <= LONG_FILES.get(name, FILE_LINES)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno + 1 <= FUNCTION_LINES, node.name
+
+
+def test_the_list_of_long_files_only_shrinks():
+    """An entry goes when its file is short enough, or gone, and follows a file that has become much shorter."""
+    for name, allowed in LONG_FILES.items():
+        lines = CONTENTS[name].count("\n") if name in CONTENTS else 0
+        assert FILE_LINES < lines, f"{name} needs no entry any more"
+        assert allowed - lines <= 100, f"the entry of {name} can fall to {lines}"
