@@ -46,7 +46,7 @@ _PLAIN_PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iiB")
 
 
-class RequestContext(msgspec.Struct, gc=False):
+class RequestContext(msgspec.Struct):
     """What a handler may know of a request besides its body."""
 
     api_version: int

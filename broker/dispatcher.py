@@ -51,7 +51,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     sends_records: bool = False
 
 
-class Route(msgspec.Struct, frozen=True, gc=False):
+class Route(msgspec.Struct, frozen=True):
     """One API in one version."""
 
     name: str
