@@ -341,6 +341,8 @@ class DirectoryLogs:
             waiting_for -= 1
             leaving.error = leaving.error or failed
             if waiting_for == 0:
+                if self._stopped:
+                    leaving.error = leaving.error or OSError(errno.ESHUTDOWN, "the broker is stopping", self.path)
                 if leaving.error is not None:
                     self._left(leaving, leaving.error)
                 else:
@@ -461,6 +463,8 @@ class DirectoryLogs:
     def stop(self) -> None:
         """Begins nothing new; what is under way is still answered. Call it before the committer is closed."""
         self._stopped = True
+        self._recovery_points.stop()
+        self._high_watermarks.stop()
         if self._journal is not None:
             self._journal.stop()
 

@@ -9,6 +9,7 @@ partition was deleted, its name may be used again), and the file is removed, for
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -40,6 +41,7 @@ class OffsetCheckpoint:
         self._on_failure = on_failure
         self._written: bytes | None = None
         self._under_way = False
+        self._stopping = False
         self._waiting: list[OnWritten] = []
 
     def write(self) -> None:
@@ -49,9 +51,21 @@ class OffsetCheckpoint:
 
     def write_and_tell(self, on_written: OnWritten) -> None:
         """Has the file hold what is true now, or not exist, and the names of its folder durable. `on_written` is called later, once."""
+        if self._stopping:
+            on_written(self._stopped_error())
+            return
         self._waiting.append(on_written)
         if not self._under_way:
             self._begin_for_waiting()
+
+    def stop(self) -> None:
+        """Begins nothing more: the committer is about to close. Who waits for a version that isn't under way is told so."""
+        self._stopping = True
+        waiting, self._waiting = self._waiting, []
+        _tell(waiting, self._stopped_error())
+
+    def _stopped_error(self) -> OSError:
+        return OSError(errno.ESHUTDOWN, "the broker is stopping", self._path)
 
     def write_now(self) -> None:
         """The same at once. For stop code, when the committer is idle: it syncs. Errors: OSError."""

@@ -311,6 +311,29 @@ def test_a_stop_answers_who_waits() -> None:
     assert world.manager.logs[A0].log_start_offset == 3
 
 
+@pytest.mark.parametrize("steps", range(8))
+def test_a_stop_answers_a_deletion_however_far_it_is(steps: int) -> None:
+    """The journal and the checkpoints may not hand anything to a committer that is closed."""
+    world = World()
+    (log, _) = world.create(A0, B0)
+    append(log)
+    world.delete_to((A0, 1))
+    world.run()
+    world.manager.delete_logs([A0], partial(world.note, "deleted"))
+    for _ in range(steps):
+        if world.worker.waiting:
+            world.worker.step()
+        elif world.committers[ONE].waiting:
+            world.committers[ONE].step()
+    world.manager.close()
+    world.worker.close()
+    assert len(world.answers) == 2
+    world.restart()
+    world.run()
+    if world.answers[1] == "deleted":
+        assert A0 not in world.manager.logs
+
+
 def test_release_ends_without_a_marker_and_frees_the_lock() -> None:
     world = World()
     append(world.create(A0)[0])
