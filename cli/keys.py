@@ -23,8 +23,8 @@ Every key, as `lowtide keys` prints it. Names, types, defaults and limits are th
 `node.id` is 0, `process.roles` is broker, `log.dirs` is ./data and `queued.max.request.bytes` is 256 MiB.
 
 A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is `log.dirs`) and from
-`--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says whether Lowtide does what the key says; the other
-keys are checked and kept, and named in one warning at the start when somebody gives them.
+`--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says whether Lowtide does what the key
+says; the other keys are checked and kept, and named in one warning at the start when somebody gives them.
 
 Also taken, checked as their last part and without effect yet: `listener.name.<listener>.<key>`, `config.providers.<name>.<key>`,
 `rsm.config.<key>` and `rlmm.config.<key>`.

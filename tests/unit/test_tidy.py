@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -114,21 +115,38 @@ def test_each_folder_is_part_of_the_package():
         assert f"lowtide.{folder}" in contracts
 
 
-def test_every_package_that_is_imported_is_a_dependency():
-    """What happens to be in the development environment isn't in a user's."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = {re.split(r"[<>=\[ ]", line)[0].replace("-", "_") for line in project["dependencies"]}
-    imported: set[str] = set()
-    for path in SOURCES:
+IMPORT_NAMES = {"pytest_asyncio": "pytest-asyncio", "kafka": "kafka-python", "snappy": "python-snappy"}
+"""Packages whose import name is another one than the package's."""
+
+
+def imported_packages(paths: list[Path]) -> set[str]:
+    """Names of packages that are neither Python's own nor ours."""
+    names: set[str] = set()
+    for path in paths:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Import):
-                imported |= {alias.name.partition(".")[0] for alias in node.names}
+                names |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-                imported.add(node.module.partition(".")[0])
-    import sys
+                names.add(node.module.partition(".")[0])
+    beside = {path.stem for path in paths} | {"tests"}
+    return {IMPORT_NAMES.get(name, name).replace("_", "-") for name in names - set(sys.stdlib_module_names) - {"lowtide"} - beside}
 
-    foreign = imported - set(sys.stdlib_module_names) - {"lowtide"}
-    assert foreign - names == {"pytest"}, "only the pytest plugin may import what users bring themselves"
+
+def required_packages(*extras: str) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    return {re.split(r"[<>=\[ ]", line)[0] for line in lines}
+
+
+def test_every_package_that_is_imported_is_a_dependency():
+    """What happens to be in the development environment isn't in a user's. Only the pytest plugin imports what its users bring."""
+    assert imported_packages(SOURCES) - required_packages() == {"pytest"}
+
+
+def test_every_package_that_tests_import_is_in_an_extra():
+    """Or the tests run here and nowhere else. construct-typing brings the types of construct, and nothing to import."""
+    paths = [path for folder in ("tests", "demo", "bench") for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert imported_packages(paths) - required_packages("dev", "demo") == set()
 
 
 def test_every_pinned_package_is_pinned_exactly():
