@@ -245,7 +245,8 @@ def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: F
             target.tell(answer)
             if plan.incremental and not news:
                 continue
-            if len(answer.records or _NO_RECORDS) > 0:
+            # A request on another connection may have forgotten the partition while this one waited.
+            if len(answer.records or _NO_RECORDS) > 0 and target.key in session.targets:
                 session.targets.move_to_end(target.key)
         redirected = redirected or answer.current_leader is not None
         of = target.topic_id if rules.api_version >= _TOPIC_IDS_SINCE else target.topic

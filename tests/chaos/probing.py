@@ -1,0 +1,94 @@
+"""A client that sends anything and always learns whether the broker is still there for it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from .serving import HOST, ServeProcess
+
+ANSWER_LIMIT_S = 10.0
+"""For what has to happen. Generous: the machine may be busy."""
+
+STUCK_S = 0.25
+"""How long a request that may wait (a fetch, say) is given before its connection is dropped."""
+
+_LENGTH = struct.Struct(">i")
+_PROBE = struct.Struct(">ihhih")
+_FIRST_PROBE_ID = 0x7A000000
+
+
+class Prober:
+    """One connection, made anew whenever it is lost."""
+
+    def __init__(self, broker: ServeProcess) -> None:
+        self._broker = broker
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._probe_id = _FIRST_PROBE_ID
+        self.closed = 0
+        self.answered = 0
+        self.stuck = 0
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The connection."""
+        if self._reader is None or self._writer is None:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                self._reader, self._writer = await asyncio.open_connection(HOST, self._broker.port)
+        return self._reader, self._writer
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer.close()
+        self._reader = self._writer = None
+
+    async def exchange(self, frame: bytes) -> list[bytes]:
+        """Send a frame and an ApiVersions behind it. Returns what is answered to the frame: nothing too when the connection is closed.
+
+        A connection on which nothing comes is dropped.
+        """
+        reader, writer = await self.open()
+        self._probe_id += 1
+        answers: list[bytes] = []
+        try:
+            async with asyncio.timeout(STUCK_S):
+                writer.write(_LENGTH.pack(len(frame)) + frame + self.probe(self._probe_id))
+                while True:
+                    answer = await read_frame(reader)
+                    if answer[:4] == _LENGTH.pack(self._probe_id):
+                        self.answered += 1
+                        return answers
+                    answers.append(answer)
+        except TimeoutError:
+            self.stuck += 1
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.closed += 1
+        self.drop()
+        return answers
+
+    async def is_closed_after(self, stream: bytes, *, then_end: bool = False) -> bytes:
+        """Send bytes as they are; with `then_end` end our side. Returns what comes before the broker closes. Errors: TimeoutError."""
+        reader, writer = await self.open()
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                writer.write(stream)
+                if then_end:
+                    writer.write_eof()
+                try:
+                    return await reader.read()
+                except ConnectionError:
+                    return b""
+        finally:
+            self.drop()
+
+    @staticmethod
+    def probe(correlation_id: int) -> bytes:
+        """ApiVersions v0 with its length."""
+        return _PROBE.pack(10, 18, 0, correlation_id, -1)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """One frame without its length. Errors: ConnectionError, IncompleteReadError."""
+    return await reader.readexactly(_LENGTH.unpack(await reader.readexactly(4))[0])

@@ -1,0 +1,248 @@
+"""Requests that nobody would send: valid ones with odd values, which reach the handlers, and frames with damaged bytes.
+
+Everything comes from the seed that is given. Made from the construct tree of each message, so a new field or API is covered at once.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crc32c import crc32c
+
+from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.compression import Compression
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.headers import read_request_header, request_header
+from lowtide.protocol.primitives import Blob, CountedArray, Entity, Text, fixed_format
+from lowtide.protocol.records import TimestampType, build_batch
+from lowtide.protocol.schema import wire_form
+
+SERVED = [(spec.key, version) for spec in API.values() for version in range(spec.min_version, spec.max_version + 1)]
+ZERO_ID = bytes(16)
+BEARABLE_PARTITIONS = 40
+"""A request for more is valid and would be served, for seconds: it tests patience and nothing else."""
+
+NOW_MS = 1_700_000_000_000
+_LIMITS = {"b": 7, "h": 15, "i": 31, "q": 63}
+_CRC_POSITION, _CRC_START = 17, 21
+_ODD_INTS = (-(2**31), -2, -1, 0, 1, 2, 127, 128, 255, 65_535, 100_000, 2**31 - 1)
+_CONFIGS = {
+    "retention.ms": ("1", "-1", "x", "", "99999999999999999999"),
+    "cleanup.policy": ("compact", "delete", "compact,delete", "none"),
+    "compression.type": ("gzip", "zstd", "lz4", "snappy", "producer", "brotli"),
+    "message.timestamp.type": ("LogAppendTime", "CreateTime", "never"),
+    "max.message.bytes": ("0", "100", "-5", "2000000000"),
+    "internal.segment.bytes": ("14", "1000", "20000", "0"),
+    "flush.messages": ("1", "0", "3"),
+    "min.insync.replicas": ("1", "2", "0"),
+    "no.such.key": ("1",),
+}
+_USUAL = 0.75
+"""How often a field has its first value, which is right; a request has many fields, and one wrong one hides what the others do."""
+
+_VALUES: dict[str, tuple[int, ...]] = {
+    "acks": (-1, 1, 0, 2),
+    "max_wait_ms": (0, 1, 5, 20, -1),
+    "timeout_ms": (1000, 0, 1, -1, -(2**31)),
+    "num_partitions": (2, -1, 0, 1, -2, 20_000, 2**31 - 1),
+    "replication_factor": (1, -1, 0, 2, -2, 2**15 - 1),
+    "replica_id": (-1, -2, 0, 1),
+    "replica_epoch": (-1, 0, 1),
+    "broker_ids": (0, 1, -1),
+    "session_epoch": (0, -1, 1, 1, 2, 3, 2**31 - 1),
+    "isolation_level": (0, 1, 2, -1),
+    "min_bytes": (0, 1, 100, -1, 2**31 - 1),
+    "max_bytes": (2**20, 100, 0, 1, -1, 2**31 - 1),
+    "partition_max_bytes": (2**20, 100, 0, 1, -1, 2**31 - 1),
+    "timestamp": (NOW_MS, -1, -2, -3, -4, -5, -6, -7, 0, NOW_MS + 3, 2**63 - 1, -(2**63)),
+    "current_leader_epoch": (-1, 0, 0, 1, 5, -2),
+    "last_fetched_epoch": (-1, 0, 1, -2),
+    "leader_epoch": (0, -1, 1, 2**31 - 1, -2),
+    "log_start_offset": (-1, 0, 3),
+    "producer_id": (-1, 0, 1, 1000),
+    "producer_epoch": (-1, 0, 1),
+}
+_PARTITION_FIELDS = frozenset({"index", "partition", "partition_index", "partitions", "partition_indexes"})
+
+
+class RandomRequests:
+    """Valid requests of every API and version whose values are odd, and often enough right."""
+
+    def __init__(self, seed: str, topics: Mapping[str, bytes]) -> None:
+        """`topics` are names and ids of topics that exist and may suffer."""
+        self.random = random.Random(seed)
+        self.sessions = [0]
+        """Fetch sessions that the broker has opened: put those in that you hear of."""
+        self._names: list[str] = []
+        self._ids: list[bytes] = []
+        self.know(topics)
+
+    def know(self, topics: Mapping[str, bytes]) -> None:
+        """Name these topics from now on."""
+        self._names = list(topics)
+        self._ids = list(topics.values())
+
+    def request(self, key: ApiKey, version: int) -> Any:
+        """A request message."""
+        return self._entity(wire_form(API[key].request, version))
+
+    def frame(self, key: ApiKey, version: int, correlation_id: int) -> bytes:
+        """The same on the wire, without its length."""
+        return request_header(key, version, correlation_id, self.random.choice(("fuzz", None, ""))) + codec_for(
+            API[key].request, version
+        ).encode(self.request(key, version))
+
+    def _entity(self, entity: Entity) -> Any:
+        of = entity.make.__name__
+        values = {name: self._value(content, name, of) for name, content in entity.fields}
+        for field in entity.tags.fields.values() if entity.tags else ():
+            if self.random.random() < 0.2:
+                values[field.name] = self._value(field.content, field.name, of)
+        if of == "CreatableTopicConfig" and self._is_usual():
+            values["name"] = self.random.choice(list(_CONFIGS))
+            values["value"] = self.random.choice(_CONFIGS[values["name"]])
+        if of == "CreatableTopic" and self._is_usual():
+            values["assignments"] = []
+            values["configs"] = values["configs"] if self.random.random() < 0.5 else []
+        return entity.make(**values)
+
+    def _is_usual(self) -> bool:
+        return self.random.random() < _USUAL
+
+    def _value(self, content: Any, name: str, of: str) -> Any:
+        rng = self.random
+        if isinstance(content, Entity):
+            return self._entity(content)
+        if (
+            isinstance(content, Text | Blob | CountedArray)
+            and content.nullable
+            and rng.random() < (0.9 if name == "transactional_id" else 0.1)
+        ):
+            return None
+        if isinstance(content, CountedArray):
+            return [self._value(content.element, name, of) for _ in range(rng.choice((0, 1, 1, 1, 1, 2, 3)))]
+        if isinstance(content, Text):
+            return self._text(name, of)
+        if isinstance(content, Blob):
+            return self.records()
+        return self._number(fixed_format(content) or "", name, of)
+
+    def _text(self, name: str, of: str) -> str:
+        rng = self.random
+        if name in ("name", "topic", "topic_names") and rng.random() < 0.9:
+            return rng.choice(self._names_for(of))
+        if name.startswith("client_software"):
+            return rng.choice(("chaos", "1.0", "", " ", "é"))
+        return rng.choice(("", ".", "..", "f" * 249, "f" * 250, "a b", "\0", "é", "__consumer_offsets", "../../x"))
+
+    def _names_for(self, of: str) -> list[str]:
+        """Topics are made and deleted under passing names, and only now and then is one deleted that others need."""
+        passing = [f"passing-{number}" for number in range(4)]
+        return (
+            passing
+            if of.startswith(("Creat", "Delete", "Deletable")) and "Records" not in of and self.random.random() < 0.995
+            else self._names
+        )
+
+    def _number(self, form: str, name: str, of: str) -> Any:
+        rng = self.random
+        if form == "16s":
+            if of.startswith("DeleteTopic") and rng.random() < 0.995:
+                return ZERO_ID
+            return rng.choice(self._ids) if self._is_usual() else rng.choice((ZERO_ID, rng.randbytes(16)))
+        if form == "?":
+            return rng.random() < 0.5
+        high = 1 << _LIMITS[form]
+        if name == "session_id":
+            return rng.choice(self.sessions[-6:])
+        if name in _PARTITION_FIELDS:
+            return rng.choice((2, -1, high - 1)) if rng.random() < 0.1 else rng.choice((0, 1))
+        if name in _VALUES:
+            return _VALUES[name][0] if self._is_usual() else rng.choice(_VALUES[name])
+        if rng.random() < 0.1:
+            return rng.choice((-high, high - 1, rng.randrange(-high, high)))
+        return rng.choice((-1, 0, 0, 1, 2, rng.randrange(60)))
+
+    # ------------------------------------------------------------------ records
+    def records(self) -> bytes:
+        """A batch, mostly one that something is wrong with; the CRC often agrees, so that what comes behind its check is reached."""
+        rng = self.random
+        batch = bytearray(self._batch())
+        chance = rng.random()
+        if chance < 0.35:
+            return bytes(batch)
+        if chance < 0.75:
+            for _ in range(rng.choice((1, 1, 2, 5))):
+                batch[rng.randrange(12, len(batch))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+            batch[_CRC_POSITION:_CRC_START] = struct.pack(">I", crc32c(bytes(batch[_CRC_START:])))
+            return bytes(batch)
+        if chance < 0.85:
+            return mutated(bytes(batch), rng)
+        if chance < 0.95:
+            return bytes(batch[: rng.randrange(len(batch))])
+        return bytes(batch + self._batch())
+
+    def _batch(self) -> bytes:
+        rng = self.random
+        is_idempotent = rng.random() < 0.4
+        rows = [
+            (NOW_MS + rng.randrange(-5, 5), rng.choice((None, b"", b"key")), rng.choice((None, b"", rng.randbytes(rng.randrange(90)))), ())
+            for _ in range(rng.choice((1, 1, 2, 7)))
+        ]
+        return build_batch(
+            rows,
+            base_offset=rng.choice((0, 0, 5)),
+            compression=rng.choice((Compression.NONE, Compression.NONE, *Compression)),
+            producer_id=rng.randrange(3) if is_idempotent else -1,
+            producer_epoch=rng.randrange(2) if is_idempotent else -1,
+            base_sequence=rng.choice((0, 0, 1, 2, 7, 2**31 - 1)) if is_idempotent else -1,
+            is_transactional=rng.random() < 0.1,
+            is_control=rng.random() < 0.05,
+            timestamp_type=rng.choice(list(TimestampType)) if rng.random() < 0.1 else TimestampType.CREATE_TIME,
+        )
+
+
+def mutated(frame: bytes, rng: random.Random) -> bytes:
+    """The frame with one to three damages: bits, bytes, numbers, pieces lost, doubled or put in."""
+    damaged = bytearray(frame)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        place = rng.randrange(len(damaged) + 1)
+        length = rng.choice((1, 2, 4, rng.randrange(1, 40)))
+        kind = rng.randrange(7)
+        if kind == 0 and place < len(damaged):
+            damaged[place] ^= 1 << rng.randrange(8)
+        elif kind == 1 and place < len(damaged):
+            damaged[place] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+        elif kind == 2:
+            damaged[place : place + 4] = struct.pack(">i", rng.choice(_ODD_INTS))
+        elif kind == 3:
+            del damaged[place : place + length]
+        elif kind == 4:
+            damaged[place:place] = damaged[place : place + length]
+        elif kind == 5:
+            damaged[place:place] = rng.randbytes(length)
+        else:
+            del damaged[place:]
+    return bytes(damaged)
+
+
+def is_bearable(frame: bytes) -> bool:
+    """Whether a damaged frame doesn't happen to be a request to make so many partitions that serving it takes long."""
+    try:
+        key, version, _, _, position = read_request_header(frame, 0, len(frame))
+        if key != ApiKey.CREATE_TOPICS:
+            return True
+        request = codec_for(API[ApiKey.CREATE_TOPICS].request, version).decode(frame, position, len(frame))
+    except (ProtocolError, ValueError, struct.error):
+        return True
+    wanted = sum(max(topic.num_partitions, len(topic.assignments)) for topic in request.topics)
+    return not BEARABLE_PARTITIONS < wanted <= 10_000
+
+
+def seeds_of(requests: RandomRequests, golden: Sequence[bytes]) -> list[bytes]:
+    """Frames to damage: those of real clients, and one of each API and version."""
+    return [*golden, *(requests.frame(key, version, 1) for key, version in SERVED)]
