@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from lowtide.broker.adoption import adopt_topics
 from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_topics import log_config
 from lowtide.broker.context import BrokerContext
@@ -156,13 +157,14 @@ class Broker:
             ),
         )
         cluster_id = await self._session.open(self._log_manager.known_cluster_id())
+        is_new_cluster = not self._session.image.cluster_id
         self._log_manager.on_directory_failed = self._on_directory_failed
         self._log_manager.open(cluster_id, config.node_id)
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
-        await self._serve(self._session, self._log_manager)
+        await self._serve(self._session, self._log_manager, adopts=is_new_cluster)
 
-    async def _serve(self, session: MetadataSession, log_manager: LogManager) -> None:
+    async def _serve(self, session: MetadataSession, log_manager: LogManager, *, adopts: bool) -> None:
         config, ports = self.config, self._ports
         self.replicas = ReplicaManager(
             broker_id=config.node_id,
@@ -204,6 +206,8 @@ class Broker:
         session.on_image(self._on_image)
         await session.start(BrokerRegistration(self._advertised(), config.broker_rack))
         log_manager.write_registration(session.broker_epoch)
+        if adopts:
+            await adopt_topics(session, list(log_manager.logs.values()), self.log)
         image = session.image
         self.replicas.on_image(image, image.topics.values(), ())
         await self.replicas.settled()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
-    from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, ProducerId, TopicId
     from lowtide.runtime.random import Random
 
 MAX_TOPIC_NAME_LENGTH: Final = 249
@@ -241,10 +241,8 @@ def _place(
 
 
 def _creation_plan(image: MetadataImage, topic: NewTopic, topic_id: TopicId, placed: Sequence[tuple[BrokerId, ...]]) -> ChangePlan:
-    """Partitions first, in chunks; the topic's record last, with the last chunk: until then nobody sees any of it."""
     epochs = {broker_id: broker.epoch for broker_id, broker in image.brokers.items()}
     puts = [Put(keys.partition(topic_id, number), _new_partition(replicas, epochs)) for number, replicas in enumerate(placed)]
-    chunks = [tuple(puts[start : start + STEP_PARTITIONS]) for start in range(0, len(puts), STEP_PARTITIONS)]
     record = TopicRecord(topic_id_text(topic_id), len(placed))
     head = [Put(keys.topic(topic.name), encode(record)), Put(keys.topic_id(topic_id), topic.name.encode())]
     if topic.configs:
@@ -252,8 +250,7 @@ def _creation_plan(image: MetadataImage, topic: NewTopic, topic_id: TopicId, pla
     compares = [Compare(keys.topic(topic.name), "create", "==", ABSENT)]
     replicas = {broker_id for each in placed for broker_id in each}
     compares += [Compare(keys.broker(broker_id), "create", "==", epochs[broker_id]) for broker_id in sorted(replicas)]
-    last = Step((*head, *chunks[-1]), tuple(compares[:_MAX_STEP_COMPARES]))
-    return ChangePlan((*(Step(chunk) for chunk in chunks[:-1]), last))
+    return _in_steps(puts, head, compares)
 
 
 def _new_partition(replicas: tuple[BrokerId, ...], epochs: Mapping[BrokerId, BrokerEpoch]) -> bytes:
@@ -267,6 +264,49 @@ def _new_partition(replicas: tuple[BrokerId, ...], epochs: Mapping[BrokerId, Bro
             partition_epoch=0,
         )
     )
+
+
+def plan_adoption(image: MetadataImage, name: str, topic_id: TopicId, leader_epochs: Sequence[int], broker_id: BrokerId) -> ChangePlan:
+    """How to take over a topic whose logs were found on this broker's disk: one replica each, in the leader epochs given.
+
+    For a directory that Apache Kafka has written, opened by a broker whose metadata are new. `leader_epochs` are above all that the logs
+    have seen. The topic's configuration is not known: it begins with the defaults.
+    """
+    epoch = image.brokers[broker_id].epoch
+    puts = [
+        Put(
+            keys.partition(topic_id, number),
+            encode(
+                PartitionRecord(
+                    replicas=(broker_id,),
+                    isr=(broker_id,),
+                    isr_epochs=(epoch,),
+                    leader=broker_id,
+                    leader_epoch=leader_epoch,
+                    partition_epoch=0,
+                )
+            ),
+        )
+        for number, leader_epoch in enumerate(leader_epochs)
+    ]
+    head = (
+        Put(keys.topic(name), encode(TopicRecord(topic_id_text(topic_id), len(puts)))),
+        Put(keys.topic_id(topic_id), name.encode()),
+    )
+    return _in_steps(puts, head, (Compare(keys.topic(name), "create", "==", ABSENT),))
+
+
+def plan_producer_ids_from(producer_id: ProducerId) -> ChangePlan:
+    """Hand out no producer id below `producer_id`: those below are known to logs that were found. For metadata without any yet."""
+    unused = Compare(keys.NEXT_PRODUCER_ID, "create", "==", ABSENT)
+    return ChangePlan((Step((Put(keys.NEXT_PRODUCER_ID, b"%d" % producer_id),), (unused,)),))
+
+
+def _in_steps(partitions: Sequence[Put], head: Sequence[Put], compares: Sequence[Compare]) -> ChangePlan:
+    """Partitions first, in chunks; the topic's record last, with the last chunk: until then nobody sees any of it."""
+    chunks = [tuple(partitions[start : start + STEP_PARTITIONS]) for start in range(0, len(partitions), STEP_PARTITIONS)]
+    last = Step((*head, *chunks[-1]), tuple(compares[:_MAX_STEP_COMPARES]))
+    return ChangePlan((*(Step(chunk) for chunk in chunks[:-1]), last))
 
 
 # Deleting topics

@@ -397,15 +397,12 @@ class DirectoryLogs:
 
     def settle_truncation(self, truncation: Truncation, on_settled: OnDurable) -> None:
         """Make a truncation durable, and then the lowered recovery point; only then may anything be appended to that log."""
+
+        def cut(error: OSError | None) -> None:
+            on_settled(error) if error else self._recovery_points.write_and_tell(on_settled)
+
         self._removal.remove_segments(truncation.removed, self._ports.clock.monotonic_ms())
-
-        def truncated(error: OSError | None) -> None:
-            if error is None:
-                self._recovery_points.write_and_tell(on_settled)
-            else:
-                on_settled(error)
-
-        self._ports.committer.submit(truncation.barrier or Barrier(), truncated)
+        self._ports.committer.submit(truncation.barrier or Barrier(), cut)
 
     # Due work
 
@@ -421,6 +418,7 @@ class DirectoryLogs:
         now_ms = self._ports.clock.monotonic_ms()
         for log in list(self.logs.values()):
             self._flusher.flush_due(log, now_ms)
+            self._removal.remove_segments(log.remove_below_start(), now_ms + log.config.file_delete_delay_ms)
         self._removal.tick(now_ms)
         if self._is_due("high watermarks", now_ms, self._settings.high_watermark_interval_ms):
             self._high_watermarks.write()
@@ -443,7 +441,7 @@ class DirectoryLogs:
         self.on_flushed(log)
 
     def _on_folded(self, error: OSError | None) -> None:
-        self._export_is_stale = self._export_is_stale or error is not None
+        self._export_is_stale |= error is not None
 
     def _checkpoint(self, name: str, offsets: Callable[[], Mapping[TopicPartition, Offset]]) -> OffsetCheckpoint:
         return OffsetCheckpoint(self._filesystem, self._ports.committer, f"{self.path}/{name}", offsets, self.fail)

@@ -303,7 +303,14 @@ class Log(LogOffsets):
             return []
         self.leader_epochs.truncate_from_start(offset)
         self.producer_state.on_log_start_offset_incremented(offset)
-        passed = self._segments.number_of(offset)
+        return self.remove_below_start()
+
+    def remove_below_start(self) -> list[RemovedSegment]:
+        """Takes the segments that lie wholly below the log start out of the log, never the one that is written; see `advance_log_start`.
+
+        There are some after a log was deleted to its end and then rolled over: what was written then is closed now.
+        """
+        passed = self._segments.number_of(self.log_start_offset)
         if passed <= 0:
             return []
         removed = [RemovedSegment(self.directory, segment.base_offset, segment.size) for segment in self._segments.remove_first(passed)]

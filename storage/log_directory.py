@@ -37,6 +37,9 @@ REGISTRATION_COUNTER = "lowtide-registration"
 """The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
 directory in which it's missing or behind the cluster's is stale."""
 
+KAFKA_METADATA_TOPIC = "__cluster_metadata"
+"""Kafka's own metadata log: it lies among the partitions and is none of ours, not to be recovered, cut or served."""
+
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
 _DELETED_FOLDER = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
@@ -157,7 +160,7 @@ def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
 def parse_folder_name(name: str) -> TopicPartition | None:
     """The partition whose folder has this name, or None if it's no partition's."""
     match = _PARTITION_FOLDER.fullmatch(name)
-    if match is None or match["topic"] in {".", ".."} or int(match["partition"]) > _MAX_PARTITION:
+    if match is None or match["topic"] in {".", "..", KAFKA_METADATA_TOPIC} or int(match["partition"]) > _MAX_PARTITION:
         return None
     return TopicPartition(match["topic"], int(match["partition"]))
 

@@ -334,6 +334,23 @@ def test_a_stop_answers_a_deletion_however_far_it_is(steps: int) -> None:
         assert A0 not in world.manager.logs
 
 
+def test_a_segment_deleted_while_it_was_written_goes_once_it_is_closed() -> None:
+    """Delete exactly to the log end, then roll: no later delete is needed for the disk to be freed."""
+    world = World()
+    (log,) = world.create(A0)
+    append(log)
+    world.delete_to((A0, log.log_end_offset))
+    world.run()
+    assert log.roll(1)
+    append(log)
+    assert len(log.segments) == 2
+    first = log.segments[0].path
+    world.tick()
+    assert log.segments[0].path != first
+    world.tick(CONFIG.file_delete_delay_ms + 1)
+    assert not world.filesystem.exists(first)
+
+
 def test_release_ends_without_a_marker_and_frees_the_lock() -> None:
     world = World()
     append(world.create(A0)[0])
