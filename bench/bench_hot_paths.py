@@ -1,0 +1,84 @@
+"""What the steps of a Produce and of a delete cost, in microseconds of this thread's CPU: `make bench`.
+
+Each figure is the smallest of several rounds. Compare them with those of another commit on the same machine, in turn; alone they say
+little.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.records import build_batch
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.storage.loader import create_log
+from lowtide.storage.log import LogConfig
+from lowtide.storage.validator import ValidatedBatch, ValidationRules, validate_produce
+
+ROUNDS = 7
+CALLS = 2000
+NOW_MS = 1_700_000_000_000
+
+
+def smallest_us(call: Callable[[], object]) -> float:
+    """The smallest mean of `ROUNDS` rounds of `CALLS` calls."""
+    means = []
+    for _ in range(ROUNDS):
+        began = time.thread_time_ns()
+        for _ in range(CALLS):
+            call()
+        means.append((time.thread_time_ns() - began) / CALLS / 1000)
+    return min(means)
+
+
+def row(name: str, value_us: float) -> None:
+    """Print one figure."""
+    print(f"{name:<58}{value_us:>9.2f}")
+
+
+def bench_produce() -> None:
+    """Decoding, validating and appending one batch."""
+    codec = codec_for(ProduceRequest, 9)
+    for count, size in ((1, 100), (16, 1024)):
+        batch = build_batch([(NOW_MS, None, bytes(size), ()) for _ in range(count)])
+        data = TopicProduceData(name="bench", partition_data=[PartitionProduceData(index=0, records=batch)])
+        frame = codec.encode(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]))
+        view, rules = memoryview(batch), ValidationRules()
+        row(f"decode Produce v9, {count} x {size} B", smallest_us(lambda frame=frame: codec.decode(frame, 0, len(frame))))
+        row(f"validate, {count} x {size} B", smallest_us(lambda view=view, rules=rules: validate_produce(view, rules, NOW_MS)))
+        with tempfile.TemporaryDirectory() as folder:
+            place = TopicPartition("bench", 0)
+            log = create_log(OsFileSystem(), f"{folder}/{place}", LogConfig(), topic_partition=place, topic_id=bytes(16), now_ms=NOW_MS)
+            validated = validate_produce(view, rules, NOW_MS)
+            assert isinstance(validated, ValidatedBatch)
+            append = log.append_as_leader
+            row(
+                f"append to the page cache, {count} x {size} B",
+                smallest_us(lambda validated=validated, append=append: append(validated, leader_epoch=0, now_ms=NOW_MS)),
+            )
+
+
+def bench_sync() -> None:
+    """What a delete cannot be faster than here: one append and fdatasync, in microseconds of wall time."""
+    with tempfile.NamedTemporaryFile() as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+        os.fsync(file.fileno())
+        times = []
+        for number in range(500):
+            began = time.perf_counter_ns()
+            os.pwrite(file.fileno(), bytes(64), number * 64)
+            os.fdatasync(file.fileno())
+            times.append((time.perf_counter_ns() - began) / 1000)
+    row("append and fdatasync, median of wall time", statistics.median(times))
+
+
+if __name__ == "__main__":
+    print(f"{'step':<58}{'us':>9}")
+    bench_produce()
+    bench_sync()
