@@ -294,10 +294,9 @@ class Log(LogOffsets):
     def advance_log_start(self, offset: Offset) -> list[RemovedSegment]:
         """Makes `offset` the first readable one; it is durable in the journal already. A lower one changes nothing.
 
-        Returns the segments that lie wholly below it, never the one that is written: they are out of the log, and a worker is to rename
-        and later unlink their files. Open slices of them stay good.
-        An offset above what is still pending was overtaken by a truncation, and changes nothing either: nobody may delete by it what was
-        written since. (Whoever journals a rise calls `accept_log_start` first.)
+        Returns the segments wholly below it, never the one that is written: they are out of the log, and a worker is to rename and later
+        unlink their files. Open slices of them stay good.
+        An offset above what is pending (`accept_log_start`) was overtaken by a truncation, and must not delete what was written since.
         """
         if offset > self.log_start_pending or not self.raise_log_start(offset):
             return []
@@ -306,12 +305,8 @@ class Log(LogOffsets):
         return self.remove_below_start()
 
     def remove_below_start(self) -> list[RemovedSegment]:
-        """Takes the segments that lie wholly below the log start out of the log, never the one that is written; see `advance_log_start`.
-
-        There are some after a log was deleted to its end and then rolled over: what was written then is closed now.
-        """
-        passed = self._segments.number_of(self.log_start_offset)
-        if passed <= 0:
+        """Takes what lies wholly below the log start out of the log; a roll after a delete to the end leaves such segments."""
+        if (passed := self._segments.number_of(self.log_start_offset)) <= 0:
             return []
         removed = [RemovedSegment(self.directory, segment.base_offset, segment.size) for segment in self._segments.remove_first(passed)]
         self._snapshots.left_with_segments(self._segments.bases[0])
