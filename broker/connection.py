@@ -33,6 +33,9 @@ SLOW_FRAME_GRACE_MS = 30_000
 SLOW_FRAME_BYTES_PER_S = 16 * 1024
 """A frame that is not whole after the grace must have come at this rate: a modem of 1998 is faster."""
 
+UNCOUNTED_FRAME_BYTES = 1 << 20
+"""Frames up to this size are read whatever others hold: what standard clients send at most by default (`max.request.size`)."""
+
 HALF_CLOSED_GRACE_MS = 60_000
 """How long an answer may be owed to a client that has closed its writing side."""
 
@@ -82,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._target = 0
         self._reserved = 0
+        self._uncounted = False
         self._slots: deque[_Slot] = deque()
         self._parked_produce = 0
         self._parked_other = False
@@ -273,8 +277,13 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = grown
 
     def _reserve(self) -> None:
-        """Count the whole frame against the memory of all requests; while there is none left, wait with reading."""
-        if self._host.memory.reserve(self, self._target):
+        """Count a large frame, whole, against the memory of all requests; while there is none left, wait with reading.
+
+        Others are bounded by the number of connections: whoever announces large frames must not stop those who send small ones.
+        """
+        if self._target <= UNCOUNTED_FRAME_BYTES:
+            self._uncounted = True
+        elif self._host.memory.reserve(self, self._target):
             self._reserved = self._target
         else:
             self._pause_reading()
@@ -291,6 +300,7 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_reading()
 
     def _release(self) -> None:
+        self._uncounted = False
         if self._reserved:
             reserved, self._reserved = self._reserved, 0
             self._host.memory.release(reserved)
@@ -381,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _waits_for_memory(self) -> bool:
-        return self._frame is not None and self._target > _LENGTH.size and not self._reserved
+        return self._frame is not None and self._target > _LENGTH.size and not self._reserved and not self._uncounted
 
     def _flush(self) -> None:
         if self._ready and self._outgoing is not None and not self.closed:

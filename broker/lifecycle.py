@@ -25,7 +25,7 @@ from lowtide.broker.handlers.registry import handlers
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.server import ConnectionHost, Server
 from lowtide.broker.topics import TopicAdministrator
-from lowtide.metadata.errors import SessionError
+from lowtide.metadata.errors import InconsistentClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.local import LocalStore
 from lowtide.metadata.records import Listener, MetadataCorruptError
@@ -156,7 +156,10 @@ class Broker:
                 default_config=log_config(config, {}),
             ),
         )
-        cluster_id = await self._session.open(self._log_manager.known_cluster_id())
+        try:
+            cluster_id = await self._session.open(self._log_manager.known_cluster_id())
+        except InconsistentClusterError as error:
+            raise StorageError(", ".join(config.log_dirs), f"{error} (meta.properties)") from error
         is_new_cluster = not self._session.image.cluster_id
         self._log_manager.on_directory_failed = self._on_directory_failed
         self._log_manager.open(cluster_id, config.node_id)

@@ -133,7 +133,11 @@ class _Database:
         """Open or make the file. Returns its state, with the leased keys of the earlier life gone. Errors: MetadataFileError."""
         import sqlite3  # noqa: PLC0415 - 4 ms, and only a broker without etcd needs it.
 
-        connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        try:
+            connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        except sqlite3.Error as error:
+            message = f"metadata file {self._path}: {error}"
+            raise MetadataFileError(message) from error
         try:
             self._prepare(connection)
             self._connection = connection

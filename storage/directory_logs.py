@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
@@ -29,7 +28,7 @@ from lowtide.storage.checkpoint import (
     encode_partition_metadata,
 )
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
-from lowtide.storage.file_removal import FileRemoval
+from lowtide.storage.file_removal import FileRemoval, Leaving
 from lowtide.storage.loader import LoadReport, create_log, load_log
 from lowtide.storage.log import Log, LogConfig, Truncation
 from lowtide.storage.log_directory import (
@@ -78,6 +77,7 @@ class DirectoryLogs:
         self._leaving: set[TopicPartition] = set()
         self._export_is_stale = False
         self._stopped = False
+        self._served = False
         self._next_ms = dict.fromkeys(("recovery points", "high watermarks", "producers"), 0)
         self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._recovery_point_offsets)
         self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, self._high_watermark_offsets)
@@ -105,14 +105,7 @@ class DirectoryLogs:
     def _load(self) -> None:
         listing = list_directory(self._filesystem, self.path)
         self.strays = tuple(f"{self.path}/{name}" for name in listing.strays)
-        self._journal = LogStartJournal.open(
-            self._filesystem,
-            self.path,
-            self._ports.committer,
-            folders=listing.partitions,
-            expected=self._filesystem.exists(f"{self.path}/{REGISTRATION_COUNTER}"),
-            hooks=JournalHooks(topic_name=self._topic_names.get, on_failure=self.fail),
-        )
+        self._journal = self._open_journal(listing.partitions)
         # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find out again.
         self._old_recovery_points = self._read_checkpoint(RECOVERY_POINT_CHECKPOINT, listing.partitions)
         self._old_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_CHECKPOINT, listing.partitions)
@@ -133,6 +126,23 @@ class DirectoryLogs:
             "high watermarks": now_ms + self._settings.high_watermark_interval_ms,
             "producers": now_ms + self._settings.producer_expiration_check_ms,
         }
+        self._served = True
+
+    def _open_journal(self, folders: Mapping[TopicPartition, TopicId]) -> LogStartJournal:
+        """The journal; when it is refused nothing was touched yet, and a clean stop stays one."""
+        try:
+            return LogStartJournal.open(
+                self._filesystem,
+                self.path,
+                self._ports.committer,
+                folders=folders,
+                expected=self._filesystem.exists(f"{self.path}/{REGISTRATION_COUNTER}"),
+                hooks=JournalHooks(topic_name=self._topic_names.get, on_failure=self.fail),
+            )
+        except StorageError:
+            if self.directory.stopped_cleanly:
+                self._filesystem.replace_file(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(-1))
+            raise
 
     def _load_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
         report = LoadReport()
@@ -226,7 +236,7 @@ class DirectoryLogs:
     def fail(self, error: OSError | StorageError) -> None:
         """Takes the directory offline: its logs refuse appends from now on. A second failure changes nothing."""
         reason = error.reason if isinstance(error, StorageError) else error.strerror or str(error)
-        if self.directory.is_online:
+        if self.directory.is_online and self._served:
             mark_failed(self._filesystem, self.path)
         if self.directory.fail(reason) and not self._stopped:
             for log in self.logs.values():
@@ -324,10 +334,10 @@ class DirectoryLogs:
         self._leaving.update(keys)
         self._topic_names.clear()
         self._topic_names.update({log.topic_id: key.topic for key, log in self.logs.items()})
-        leaving = _Leaving(keys=keys, forgotten=forgotten, renames=renames, delay_ms=delay_ms, on_done=on_done)
+        leaving = Leaving(keys=keys, forgotten=forgotten, renames=renames, delay_ms=delay_ms, on_done=on_done)
         self._removal.rename_folders(renames, partial(self._on_renamed, leaving))
 
-    def _on_renamed(self, leaving: _Leaving, error: OSError | None) -> None:
+    def _on_renamed(self, leaving: Leaving, error: OSError | None) -> None:
         """The names are free in memory; now durably, and in the checkpoints, for they go by name."""
         if error is not None:
             self.fail(error)
@@ -352,7 +362,7 @@ class DirectoryLogs:
         self._recovery_points.write_and_tell(written)
         self._high_watermarks.write_and_tell(written)
 
-    def _left(self, leaving: _Leaving, error: OSError | None) -> None:
+    def _left(self, leaving: Leaving, error: OSError | None) -> None:
         self._leaving.difference_update(leaving.keys)
         due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms
         self._removal.remove_folders([target for _source, target in leaving.renames], due_ms)
@@ -485,15 +495,3 @@ class DirectoryLogs:
         """Gives up the lock; the directory may be used by another broker."""
         if self._directory is not None:
             self._directory.release()
-
-
-@dataclass(slots=True, kw_only=True)
-class _Leaving:
-    """A deletion under way."""
-
-    keys: list[TopicPartition]
-    forgotten: list[tuple[TopicId, int]]
-    renames: list[tuple[str, str]]
-    delay_ms: int
-    on_done: OnDurable
-    error: OSError | None = None

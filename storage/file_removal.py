@@ -11,12 +11,26 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
+from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.worker import Worker
 from lowtide.storage.segment_files import RemovedSegment
+
+
+@dataclass(slots=True, kw_only=True)
+class Leaving:
+    """A deletion of partitions that is under way: `on_done` is told when their names are free."""
+
+    keys: list[TopicPartition]
+    forgotten: list[tuple[TopicId, int]]
+    renames: list[tuple[str, str]]
+    delay_ms: int
+    on_done: Callable[[OSError | None], None]
+    error: OSError | None = None
 
 
 class FileRemoval:

@@ -64,7 +64,7 @@ class LeaderEpochs:
 
         Returns (-1, -1) for an epoch that is newer than all known or -1; for one older than all known, that epoch and the first start.
         """
-        if epoch == NO_LEADER_EPOCH or epoch > self.latest:
+        if epoch == NO_LEADER_EPOCH or epoch > self.latest or not self._starts:
             return NO_LEADER_EPOCH, UNKNOWN_OFFSET
         if epoch == self.latest:
             return epoch, log_end_offset

@@ -240,10 +240,6 @@ def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, co
     assert served(left.directory) == left.content
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="DirectoryLogs.fail marks a failed sync, and LogDirectory.open removes the marker of a clean stop, before the refusal",
-)
 def test_a_refused_start_leaves_the_marks_as_they_are(left: Left) -> None:
     """A clean stop stays one, and a damaged file is no failed sync: both would make the next start recover and write for nothing."""
     (left.directory / JOURNAL).write_bytes(GARBAGE)
@@ -328,7 +324,6 @@ def test_a_directory_of_another_cluster_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
-@pytest.mark.xfail(strict=True, reason="InconsistentClusterError names the clusters, but no directory and no file")
 def test_the_directory_of_another_cluster_is_named(left: Left) -> None:
     """With several directories the user must know which one it is."""
     property_changed(left.directory, "cluster.id", "AAAAAAAAAAAAAAAAAAAAAA")
@@ -404,7 +399,6 @@ def test_a_metadata_file_of_a_newer_format_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
-@pytest.mark.xfail(strict=True, reason="sqlite3.connect stands outside the try of EmbeddedStore's open: a traceback and code 1")
 def test_a_metadata_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     """For example because it is a folder."""
     (tmp_path / METADATA_FILE).mkdir()

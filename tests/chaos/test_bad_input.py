@@ -55,7 +55,7 @@ HONEST_PAUSE_S = 0.002
 METADATA_VERSION, CREATE_TOPICS_VERSION, DELETE_TOPICS_VERSION, API_VERSIONS_VERSION = 12, 7, 6, 3
 
 
-KNOWN_FAULTS = ("in end_offset_for",)
+KNOWN_FAULTS: tuple[str, ...] = ()
 """Faults that are found, and wait for their repair: each has a test below that is expected to fail, and goes from here with it."""
 
 
@@ -243,9 +243,6 @@ async def test_announced_frames_cost_no_memory(broker: ServeProcess) -> None:
             prober.drop()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TimeoutError, reason="RequestMemory counts announced frames whole: three connections keep all others waiting"
-)
 async def test_those_who_only_announce_large_frames_stop_nobody(broker: ServeProcess) -> None:
     """A request that doesn't arrive in one piece is answered, though others have announced more than all requests may hold."""
     client = await broker.connect()
@@ -370,9 +367,6 @@ async def test_odd_requests_are_answered(broker: ServeProcess) -> None:
     assert broker.resident_bytes() - before < MEMORY_LIMIT_BYTES
 
 
-@pytest.mark.xfail(
-    strict=True, reason="LeaderEpochs.end_offset_for: IndexError for epochs below -1 while no epoch is known; see KNOWN_FAULTS"
-)
 async def test_a_negative_leader_epoch_is_answered(broker: ServeProcess) -> None:
     """An epoch that can't be is unknown: -1, -1 and no error, also in a log that has no epochs yet."""
     await make_fuzz_topics(broker)

@@ -20,7 +20,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker
 
 ECHO, PARK, PARK_PRODUCE, LARGE, RAISES = range(5)
-MAXIMUM_FRAME_BYTES = 1 << 20
+MAXIMUM_FRAME_BYTES = 1 << 22
 CLOSED = (ConnectionError, asyncio.IncompleteReadError)
 
 
@@ -278,19 +278,22 @@ def test_full_request_memory_makes_others_wait_and_then_serves_them() -> None:
     async def run(world: World) -> None:
         reader1, writer1 = await world.client()
         reader2, writer2 = await world.client()
-        body = bytes(600_000)
+        body = bytes(2_000_000)
         first, second = frame(ECHO, 1, body), frame(ECHO, 2, body)
         writer1.write(first[:-1])
         await asyncio.sleep(0.2)
         writer2.write(second)
         await asyncio.sleep(0.5)
         assert len(world.dispatcher.executed) == 0
+        reader3, writer3 = await world.client()
+        writer3.write(frame(ECHO, 3, bytes(400_000)))
+        assert (await answer(reader3))[0] == 3, "smaller frames wait for nobody"
         writer1.write(first[-1:])
         assert await answer(reader1) == (1, body)
         assert await answer(reader2) == (2, body)
         assert world.host.memory.used_bytes == 0
 
-    simulate(run, request_memory_bytes=1_000_000)
+    simulate(run, request_memory_bytes=3_000_000)
 
 
 def test_slow_frame_is_closed_and_gives_its_memory_back() -> None:
