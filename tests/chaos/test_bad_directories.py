@@ -31,8 +31,6 @@ METADATA_FILE = "lowtide-metadata.sqlite"
 CLEAN_MARKER = ".kafka_cleanshutdown"
 SYNC_FAILED_MARK = "lowtide-sync-failed"
 GARBAGE = b"garbage\n\xff\x00\n"
-KNOWN_TO_CHANGE = {CLEAN_MARKER, SYNC_FAILED_MARK}
-"""See `test_a_refused_start_leaves_the_marks_as_they_are`, which is expected to fail; goes with it."""
 
 
 class Content(NamedTuple):
@@ -120,9 +118,9 @@ async def read(broker: ServeProcess) -> Content:
 
 
 # ---------------------------------------------------------------------- what is expected
-def refusal(directory: Path, *settings: str) -> str:
-    """The one sentence with which a broker refuses to start over `directory`, which is as it was afterwards."""
-    before = snapshot(directory)
+def refusal(directory: Path, *settings: str, but: frozenset[str] = frozenset()) -> str:
+    """The one sentence with which a broker refuses to start over `directory`, which is as it was afterwards, `but` for these files."""
+    before = snapshot(directory, but)
     ended = run_to_end(serve_command(directory, *settings))
     assert ended.returncode == 2, ended.stderr
     log, sentences = [], []
@@ -132,16 +130,16 @@ def refusal(directory: Path, *settings: str) -> str:
     assert len(sentences) == 1, ended.stderr
     assert sentences[0].startswith("lowtide serve: ")
     assert "Errno" not in sentences[0]
-    assert snapshot(directory) == before
+    assert snapshot(directory, but) == before
     return sentences[0]
 
 
-def snapshot(directory: Path) -> dict[str, bytes | None]:
+def snapshot(directory: Path, but: frozenset[str] = frozenset()) -> dict[str, bytes | None]:
     """Every file and folder. Not the metadata store, which counts how often it was opened, and which content is compared by reading."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in directory.rglob("*")
-        if not path.name.startswith(METADATA_FILE) and path.name not in KNOWN_TO_CHANGE
+        if not path.name.startswith(METADATA_FILE) and path.name not in but
     }
 
 
@@ -227,9 +225,7 @@ def test_an_undamaged_journal_is_not_repaired(left: Left) -> None:
 
 
 @pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "log-begin-offset-checkpoint"])
-@pytest.mark.parametrize(
-    "content", [GARBAGE, b"", b"0\n1\n", b"0\n1\nkept 0 -5\n", b"7\n0\n"], ids=["garbage", "empty", "cut", "negative", "version"]
-)
+@pytest.mark.parametrize("content", [GARBAGE, b""], ids=["garbage", "empty"])
 def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, content: bytes) -> None:
     """Never taken for "nothing is deleted": neither our export nor Kafka's file."""
     (left.directory / name).write_bytes(content)
@@ -244,7 +240,8 @@ def test_a_refused_start_leaves_the_marks_as_they_are(left: Left) -> None:
     """A clean stop stays one, and a damaged file is no failed sync: both would make the next start recover and write for nothing."""
     (left.directory / JOURNAL).write_bytes(GARBAGE)
     refusal(left.directory)
-    assert {name for name in KNOWN_TO_CHANGE if (left.directory / name).exists()} == {CLEAN_MARKER}
+    assert (left.directory / CLEAN_MARKER).exists()
+    assert not (left.directory / SYNC_FAILED_MARK).exists()
 
 
 # ---------------------------------------------------------------------- what can be found out again
@@ -319,15 +316,11 @@ def test_a_directory_given_to_another_node_is_refused(left: Left) -> None:
 def test_a_directory_of_another_cluster_is_refused(left: Left) -> None:
     """The cluster's id in meta.properties is not that of the metadata; both ids are told."""
     mend = property_changed(left.directory, "cluster.id", "AAAAAAAAAAAAAAAAAAAAAA")
-    assert "AAAAAAAAAAAAAAAAAAAAAA" in refusal(left.directory)
+    sentence = refusal(left.directory)
+    assert "AAAAAAAAAAAAAAAAAAAAAA" in sentence
+    assert str(left.directory) in sentence
     mend()
     assert served(left.directory) == left.content
-
-
-def test_the_directory_of_another_cluster_is_named(left: Left) -> None:
-    """With several directories the user must know which one it is."""
-    property_changed(left.directory, "cluster.id", "AAAAAAAAAAAAAAAAAAAAAA")
-    assert str(left.directory) in refusal(left.directory)
 
 
 def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: Path) -> None:
@@ -335,10 +328,23 @@ def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: 
     other = tmp_path / "other"
     asyncio.run(fill(other, kill=False))
     before = snapshot(other)
-    sentence = refusal(left.directory, f"log.dirs={left.directory},{other}")
+    sentence = refusal(left.directory, f"log.dirs={left.directory},{other}", but=frozenset({CLEAN_MARKER}))
     assert "cluster" in sentence
     assert snapshot(other) == before
     assert served(left.directory) == left.content
+
+
+@pytest.mark.xfail(
+    strict=True, reason="LogManager.open takes the directories one by one, and each loses its marker before the next is looked at"
+)
+def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: Left, tmp_path: Path) -> None:
+    """One bad directory does not cost the good ones a recovery."""
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(left.directory / "meta.properties", other)
+    property_changed(other, "node.id", "7")
+    refusal(left.directory, f"log.dirs={left.directory},{other}", but=frozenset({CLEAN_MARKER}))
+    assert (left.directory / CLEAN_MARKER).exists()
 
 
 @pytest.mark.parametrize("content", [GARBAGE, None], ids=["garbage", "missing"])

@@ -55,10 +55,6 @@ HONEST_PAUSE_S = 0.002
 METADATA_VERSION, CREATE_TOPICS_VERSION, DELETE_TOPICS_VERSION, API_VERSIONS_VERSION = 12, 7, 6, 3
 
 
-KNOWN_FAULTS: tuple[str, ...] = ()
-"""Faults that are found, and wait for their repair: each has a test below that is expected to fail, and goes from here with it."""
-
-
 def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
@@ -111,7 +107,7 @@ async def broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
     async with ServeProcess(tmp_path_factory.mktemp("bad-input") / "log", "connections.max.idle.ms=1000000") as process:
         yield process
         assert await process.terminate() == 0, process.lines[-5:] + process.noise
-        assert not unexpected(process.faults)
+        assert not process.faults
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -129,13 +125,8 @@ async def unharmed(broker: ServeProcess, honest: Honest) -> AsyncIterator[None]:
     known = len(broker.faults)
     async with honest.at_work():
         yield
-    faults = unexpected(broker.faults[known:])
+    faults = broker.faults[known:]
     assert not faults, "\n".join(sorted({fault[-1500:] for fault in faults}))
-
-
-def unexpected(faults: list[str]) -> list[str]:
-    """Without those that are known."""
-    return [fault for fault in faults if not any(known in fault for known in KNOWN_FAULTS)]
 
 
 # ---------------------------------------------------------------------- streams that are no requests
