@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -60,14 +61,25 @@ def test_over_long_counts_cost_nothing(case, random_messages) -> None:
         for position in range(len(frame)):
             for count in OVER_LONG:
                 wrong = frame[:position] + count + frame[position + len(count) :]
-                tracemalloc.reset_peak()
-                before, _ = tracemalloc.get_traced_memory()
-                with contextlib.suppress(ProtocolError):
-                    codec.decode(wrong, 0, len(wrong))
-                _, peak = tracemalloc.get_traced_memory()
-                assert peak - before < budget, f"{count.hex()} at {position} took {peak - before} bytes"
+                taken = min_bytes_taken(codec, wrong, budget)
+                assert taken < budget, f"{count.hex()} at {position} took {taken} bytes"
     finally:
         tracemalloc.stop()
+
+
+def min_bytes_taken(codec: Any, wrong: bytes, budget: int) -> int:
+    """The least of a few measurements: whatever else runs in this process, a broker of other tests for one, is measured too."""
+    least = budget
+    for _ in range(20):
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        with contextlib.suppress(ProtocolError):
+            codec.decode(wrong, 0, len(wrong))
+        _, peak = tracemalloc.get_traced_memory()
+        least = min(least, peak - before)
+        if least < budget:
+            break
+    return least
 
 
 def refused(message: type, version: int, text: str) -> str:
