@@ -45,8 +45,6 @@ _GROWTH_FACTOR = 4
 
 _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">hhi")
-_PLAIN_PREFIX = struct.Struct(">ii")
-_FLEXIBLE_PREFIX = struct.Struct(">iiB")
 
 
 class RequestContext(msgspec.Struct):

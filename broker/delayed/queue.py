@@ -10,6 +10,14 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
 from lowtide.runtime.clock import Clock
 
+LOCAL_COMMIT_GRACE_MS = 500
+"""The leader's own disk is not counted against a request's time-out (Kafka's begins when its disk is done), up to this."""
+
+
+def commit_deadline_ms(clock: Clock, timeout_ms: int) -> int:
+    """When a request that waits for our own disk is answered with what there is; a time-out below 0 is 0."""
+    return clock.monotonic_ms() + max(timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
+
 
 class DelayedRequest(DelayedOperation):
     """A waiting request that knows how to test itself and how to answer."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.delayed.delete_records import DelayedDeleteRecords, DeleteRow
+from lowtide.broker.delayed.queue import commit_deadline_ms
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.replica_manager import INTERNAL_TOPICS, ReplicaManager
@@ -26,9 +27,6 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.types import Offset, TopicPartition
-
-LOCAL_COMMIT_GRACE_MS = 500
-"""The leader's own disk is not counted against the request's time-out (Kafka truncates before its time-out begins), up to this."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -41,7 +39,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         to_commit = [
             (row.partition, row.offset) for row in rows if row.partition is not None and row.offset > row.partition.log.log_start_pending
         ]
-        deadline_ms = broker.clock.monotonic_ms() + max(request.timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
+        deadline_ms = commit_deadline_ms(broker.clock, request.timeout_ms)
         delayed = DelayedDeleteRecords(replicas, rows, leader_only=request.leader_only, deadline_ms=deadline_ms)
         if to_commit:
             replicas.delete_to(to_commit)

@@ -28,7 +28,6 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, NodeEndpoint, PartitionData
 
 _SESSIONS_SINCE = 7
-_LEAST_PARTITION_BYTES = 0
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -81,7 +80,7 @@ def _is_sound(request: FetchRequest) -> bool:
     """Whether limits and isolation level mean anything."""
     if request.isolation_level not in (0, READ_COMMITTED) or request.max_bytes < 0:
         return False
-    return all(row.partition_max_bytes >= _LEAST_PARTITION_BYTES for topic in request.topics for row in topic.partitions)
+    return all(row.partition_max_bytes >= 0 for topic in request.topics for row in topic.partitions)
 
 
 def _refuse(request: FetchRequest, version: int, error: int) -> FetchResponse:

@@ -20,6 +20,7 @@ from typing import Any
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.delayed.produce import DelayedProduce, FlushWait
+from lowtide.broker.delayed.queue import commit_deadline_ms
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
@@ -36,9 +37,6 @@ from lowtide.protocol.messages.produce import (
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import Rejection, validate_produce
-
-LOCAL_COMMIT_GRACE_MS = 500
-"""A flush of our own disk is not counted against the request's time-out, up to this: Kafka flushes before its time-out begins."""
 
 _TOPIC_IDS_SINCE = 13
 _ZSTD_SINCE = 7
@@ -71,7 +69,7 @@ class ProduceHandler:
         if not self._waits:
             return response
         waits, self._waits = self._waits, []
-        deadline_ms = self._clock.monotonic_ms() + max(timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
+        deadline_ms = commit_deadline_ms(self._clock, timeout_ms)
         return DelayedProduce(self._replicas, response, waits, deadline_ms).start()
 
     def _append_topic(self, topic: TopicProduceData, acks: int, version: int, now_ms: int) -> TopicProduceResponse:
