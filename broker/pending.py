@@ -32,6 +32,13 @@ class Pending(Generic[ResponseT]):
         if self._listener is not None and not self.abandoned:
             self._listener(response)
 
+    def fail(self) -> None:
+        """Close the connection: a bug kept the answer from being made, or from being sent, in which case `complete` was called before."""
+        self.done = True
+        self._response = None
+        if self._listener is not None and not self.abandoned:
+            self._listener(None)
+
     def listen(self, listener: Callable[[ResponseT | None], None]) -> None:
         """Call `listener` with the answer: now if it is there, else when it comes."""
         self._listener = listener

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from lowtide.broker.delayed.queue import DelayedQueue
+from lowtide.broker.delayed.queue import DelayedQueue, DelayedRequest
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
@@ -51,9 +51,9 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.image: MetadataImage | None = None
-        self.fetches = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition)
-        self.flushes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition)
-        self.deletes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition)
+        self.fetches = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
+        self.flushes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
+        self.deletes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
         self._log_manager = log_manager
         log_manager.on_log_flushed = self._on_log_flushed
         self._clock = clock
@@ -201,6 +201,9 @@ class ReplicaManager:
         """Something happened to a partition that whoever waits for it must hear of."""
         for queue in (self.fetches, self.flushes, self.deletes):
             queue.release(key)
+
+    def _on_bug(self, request: DelayedRequest, error: Exception) -> None:
+        self._log.error("request failed", request=type(request).__name__, exc_info=error)
 
     def _on_log_flushed(self, log: Log) -> None:
         self.flushes.advance(log.topic_partition, log.recovery_point)

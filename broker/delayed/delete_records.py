@@ -70,6 +70,10 @@ class DelayedDeleteRecords(DelayedRequest):
         self._test()
         self._pending.complete(self._response())
 
+    def fail(self) -> None:
+        """Close the connection."""
+        self._pending.fail()
+
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """What each waiting partition has to reach."""
         return [(row.key, row.offset) for row in self._rows if not row.done]

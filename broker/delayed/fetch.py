@@ -227,6 +227,10 @@ class DelayedFetch(DelayedRequest):
         outcome = self._reader.read(self._targets, self._rules)
         self.pending.complete(respond(self._plan, outcome, self._rules, self._reader))
 
+    def fail(self) -> None:
+        """Close the connection."""
+        self.pending.fail()
+
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """One more record than now, of each partition."""
         found = (self._reader.high_watermark_of(target, self._rules) for target in self._targets)

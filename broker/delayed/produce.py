@@ -68,6 +68,10 @@ class DelayedProduce(DelayedRequest):
         self._give_up()
         self.pending.complete(self._response)
 
+    def fail(self) -> None:
+        """Close the connection."""
+        self.pending.fail()
+
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """The recovery points to reach."""
         return [(wait.partition.topic_partition, wait.end_offset) for wait in self._waits]

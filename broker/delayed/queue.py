@@ -1,9 +1,13 @@
-"""The loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop."""
+"""The loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop.
+
+Guards: a request that fails costs its own client the connection and nobody else anything; those that became ready with it are answered
+all the same, and the timer stays set.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from lowtide.protocol.types import TopicPartition
@@ -32,6 +36,10 @@ class DelayedRequest(DelayedOperation):
         """Answer with what there is: the time is up."""
         raise NotImplementedError
 
+    def fail(self) -> None:
+        """Answer nothing and close the connection: a bug of ours came in between."""
+        raise NotImplementedError
+
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """What to wait for next, and the deadline stays."""
         raise NotImplementedError
@@ -45,7 +53,11 @@ class DelayedRequest(DelayedOperation):
 class DelayedQueue:
     """A purgatory that runs on an event loop."""
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, *, maximum_per_key: int) -> None:
+    def __init__(
+        self, clock: Clock, loop: asyncio.AbstractEventLoop, *, maximum_per_key: int, on_bug: Callable[[DelayedRequest, Exception], None]
+    ) -> None:
+        """`on_bug` is told of a request that raised; its connection is being closed."""
+        self._on_bug = on_bug
         self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(maximum_per_key=maximum_per_key)
         self._clock = clock
         self._loop = loop
@@ -84,7 +96,11 @@ class DelayedQueue:
         """Answer everything with what there is."""
         self._purgatory.release_all()
         for operation in self._purgatory.take_ready():
-            cast("DelayedRequest", operation).complete_late()
+            request = cast("DelayedRequest", operation)
+            try:
+                request.complete_late()
+            except Exception as error:  # noqa: BLE001  as above all, at a stop too: the others are owed their answers
+                self._end(request, error)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -96,11 +112,19 @@ class DelayedQueue:
         self._scheduled = False
         for operation in self._purgatory.take_ready():
             request = cast("DelayedRequest", operation)
-            if request.expired:
-                request.complete_late()
-            elif not request.try_complete():
-                self._purgatory.watch(request, list(request.thresholds()), request.deadline_ms)
+            try:
+                if request.expired:
+                    request.complete_late()
+                elif not request.try_complete():
+                    self._purgatory.watch(request, list(request.thresholds()), request.deadline_ms)
+            except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
+                self._end(request, error)
         self._set_timer()
+
+    def _end(self, request: DelayedRequest, error: Exception) -> None:
+        self._purgatory.remove(request)
+        self._on_bug(request, error)
+        request.fail()
 
     def _set_timer(self) -> None:
         """Have one timer, for the earliest deadline; a later one is left standing: an early wake-up costs less than two timers."""
