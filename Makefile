@@ -12,7 +12,7 @@ CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
 SEEDS ?= 200
 
-.PHONY: help run test check fmt lint types layers unit sim chaos clients interop bench demo kcat clean
+.PHONY: help run test check fmt lint types layers unit sim chaos storm clients interop bench demo kcat clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ sim: $(INSTALLED) ## simulated brokers: SEEDS=2000 runs so many, SEED=7 replays 
 
 chaos: $(INSTALLED) ## real brokers, killed under load: ROUNDS=20
 	@$(BIN)/pytest -q tests/chaos
+
+storm: $(INSTALLED) ## a million damaged frames against a real broker: FRAMES=1000000 SEED=7
+	@FRAMES=$${FRAMES:-1000000} $(BIN)/pytest -q -s -o faulthandler_timeout=20000 tests/chaos/test_frame_storm.py
 
 clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 	@$(BIN)/pytest -q tests/clients

@@ -68,6 +68,28 @@ class Prober:
         self.drop()
         return answers
 
+    async def send_and_probe(self, stream: bytes, *, limit_s: float) -> str:
+        """Send bytes as they are and an ApiVersions behind them. Returns "answered" when that is answered, else "closed" or "stuck".
+
+        A connection on which its answer doesn't come is dropped.
+        """
+        self._probe_id += 1
+        wanted = _LENGTH.pack(self._probe_id)
+        outcome = "closed"
+        try:
+            reader, writer = await self.open()
+            async with asyncio.timeout(limit_s):
+                writer.write(stream + self.probe(self._probe_id))
+                while (await read_frame(reader))[:4] != wanted:
+                    pass
+                return "answered"
+        except TimeoutError:
+            outcome = "stuck"
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        self.drop()
+        return outcome
+
     async def is_closed_after(self, stream: bytes, *, then_end: bool = False) -> bytes:
         """Send bytes as they are; with `then_end` end our side. Returns what comes before the broker closes. Errors: TimeoutError."""
         reader, writer = await self.open()

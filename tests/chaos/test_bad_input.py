@@ -2,19 +2,17 @@
 
 One real broker for the whole file. After each test: it answers, it has reported no error of its own, an honest client's history holds.
 
-`MUTATIONS=n` damages more frames, `SEED=n` takes others.
+`SEED=n` takes other requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import struct
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -24,8 +22,6 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.headers import read_response_header, request_header
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
-from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
@@ -34,13 +30,13 @@ from lowtide.protocol.records import build_batch
 from lowtide.testing.client import WireClient
 from lowtide.testing.load import FETCH_VERSION, PRODUCE_VERSION, PartitionLoad
 
+from .fuzz_topics import FUZZ_TOPICS, HONEST_TOPIC, METADATA_VERSION, make_fuzz_topics, remove_topics, topic_ids
 from .probing import ANSWER_LIMIT_S, Prober
-from .random_requests import SERVED, RandomRequests, is_bearable, mutated, seeds_of
+from .random_requests import SERVED, RandomRequests
 from .serving import ServeProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-MUTATIONS = int(os.environ.get("MUTATIONS", "10000"))
 ODD_REQUESTS = 4_000
 SEED = os.environ.get("SEED", "7")
 CONNECTIONS = 8
@@ -49,10 +45,8 @@ REFRESH_EACH = 50
 
 MEMORY_LIMIT_BYTES = 64 << 20
 STARVED_LIMIT_S = 2.0
-GOLDEN = Path(__file__).parent.parent / "wire" / "golden"
-FUZZ_TOPICS = ("fuzz-a", "fuzz-b")
 HONEST_PAUSE_S = 0.002
-METADATA_VERSION, CREATE_TOPICS_VERSION, DELETE_TOPICS_VERSION, API_VERSIONS_VERSION = 12, 7, 6, 3
+API_VERSIONS_VERSION = 3
 
 
 def framed(body: bytes) -> bytes:
@@ -74,7 +68,7 @@ class Honest:
 
     def __init__(self, broker: ServeProcess) -> None:
         self.broker = broker
-        self.load = PartitionLoad("honest", 0, broker.connect, random.Random(SEED))
+        self.load = PartitionLoad(HONEST_TOPIC, 0, broker.connect, random.Random(SEED))
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -306,31 +300,7 @@ async def test_a_client_that_reads_late_gets_all_answers(broker: ServeProcess) -
     writer.transport.abort()
 
 
-# ---------------------------------------------------------------------- fuzz
-async def test_damaged_frames_harm_nobody(broker: ServeProcess) -> None:
-    """Ten thousand mutations of frames: the broker answers or closes, reports no error, and gives its memory back."""
-    await make_fuzz_topics(broker)
-    requests = RandomRequests(SEED, await topic_ids(broker))
-    seeds = seeds_of(requests, golden_requests())
-    before = broker.resident_bytes()
-
-    async def damage(number: int) -> Prober:
-        rng = random.Random(f"{SEED} {number}")
-        prober = Prober(broker)
-        for _ in range(MUTATIONS // CONNECTIONS):
-            frame = mutated(rng.choice(seeds), rng)
-            if is_bearable(frame):
-                await prober.exchange(frame)
-        prober.drop()
-        return prober
-
-    probers = await asyncio.gather(*map(damage, range(CONNECTIONS)))
-    for outcome in ("answered", "closed"):
-        assert sum(getattr(prober, outcome) for prober in probers) > MUTATIONS // 20, outcome
-    await remove_topics(broker)
-    assert broker.resident_bytes() - before < MEMORY_LIMIT_BYTES
-
-
+# ---------------------------------------------------------------------- requests that nobody would send
 async def test_odd_requests_are_answered(broker: ServeProcess) -> None:
     """Valid requests with any values reach the handlers: each is answered in its own format or refused by closing, and never fails."""
     await make_fuzz_topics(broker)
@@ -414,14 +384,6 @@ def check_answer(requests: RandomRequests, key: ApiKey, version: int, correlatio
         requests.sessions.append(response.session_id)
 
 
-def golden_requests() -> list[bytes]:
-    """Frames of real clients."""
-    entries = [entry for path in sorted(GOLDEN.glob("*.json")) for entry in json.loads(path.read_text())]
-    frames = [bytes.fromhex(entry["hex"]) for entry in entries if entry["message"].endswith("Request")]
-    assert frames
-    return frames
-
-
 # ---------------------------------------------------------------------- small steps
 async def settled(broker: ServeProcess) -> None:
     """Return when the broker has seen what was sent before: later connections are answered later."""
@@ -444,36 +406,3 @@ async def produce(client: WireClient, topic: str, values: list[bytes]) -> None:
                 await client.request(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), METADATA_VERSION)
                 await asyncio.sleep(0.01)
         assert error == ErrorCode.NONE, ErrorCode(error)
-
-
-async def make_fuzz_topics(broker: ServeProcess) -> None:
-    """The topics that odd requests name, as far as they are missing. Others may make or delete them at the same time."""
-    config = [CreatableTopicConfig(name="internal.segment.bytes", value="3000")]
-    topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1, assignments=[], configs=config) for name in FUZZ_TOPICS]
-    client = await broker.connect()
-    async with asyncio.timeout(ANSWER_LIMIT_S):
-        errors = {ErrorCode.REQUEST_TIMED_OUT}
-        while ErrorCode.REQUEST_TIMED_OUT in errors:
-            response = await client.request(CreateTopicsRequest(topics=topics, timeout_ms=10_000), CREATE_TOPICS_VERSION)
-            errors = {topic.error_code for topic in response.topics}
-    client.close()
-    assert errors <= {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
-
-
-async def topic_ids(broker: ServeProcess) -> dict[str, bytes]:
-    """The topics that may suffer, with their ids."""
-    client = await broker.connect()
-    response = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
-    client.close()
-    return {topic.name: topic.topic_id for topic in response.topics if topic.name in FUZZ_TOPICS}
-
-
-async def remove_topics(broker: ServeProcess) -> None:
-    """Delete whatever topics were made, but the honest client's."""
-    client = await broker.connect()
-    response = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
-    doomed = [DeleteTopicState(name=topic.name) for topic in response.topics if topic.name != "honest"]
-    async with asyncio.timeout(ANSWER_LIMIT_S):
-        deleted = await client.request(DeleteTopicsRequest(topics=doomed, timeout_ms=10_000), DELETE_TOPICS_VERSION)
-    assert {row.error_code for row in deleted.responses} <= {ErrorCode.NONE}
-    client.close()

@@ -1,0 +1,166 @@
+"""A hundred connections send damaged frames while an honest client works: nothing fails, nobody is stopped, memory comes back.
+
+The frames are those of real clients and of every API and version that is served, with damaged bytes; now and then with a wrong length,
+in bursts, or cut by the end of the connection. `FRAMES=1000000` is the long run (`make storm`), `SEED=n` takes other damages; what the
+honest client measured is printed at the end, for it says more about the machine than a limit could.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from lowtide.testing.load import PartitionLoad
+
+from .fuzz_topics import FUZZ_TOPICS, HONEST_TOPIC, golden_requests, make_fuzz_topics, remove_topics, topic_ids
+from .probing import ANSWER_LIMIT_S, STUCK_S, Prober
+from .random_requests import RandomRequests, is_bearable, mutated, seeds_of
+from .serving import ServeProcess
+
+FRAMES = int(os.environ.get("FRAMES", "20000"))
+SEED = os.environ.get("SEED", "7")
+CONNECTIONS = 100
+CLEANING_EACH = 5_000
+"""After so many frames topics that damaged frames have made are deleted, and those that they name are made again."""
+
+CALM_S = 1.0
+"""How long the honest client has the broker for itself before."""
+
+MEMORY_LIMIT_BYTES = 64 << 20
+WRONG_LENGTH, BURST, CUT = 0.02, 0.05, 0.02
+"""How often a frame announces another length, comes with others in one piece, or is the end of its connection."""
+
+HONEST_CLIENT = Path(__file__).parent / "honest_client.py"
+_LENGTH = struct.Struct(">i")
+
+
+class HonestClient:
+    """The process that watches how long answers take."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def seen(self) -> dict[str, Any]:
+        """What it has seen since it was asked last."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"\n")
+        async with asyncio.timeout(4 * ANSWER_LIMIT_S):
+            line = await self._process.stdout.readline()
+        assert line, "the honest client has failed; what it said is above"
+        found: dict[str, Any] = json.loads(line)
+        assert not found["errors"], found
+        assert found["count"] > 0, "the honest client was not served at all"
+        return found
+
+
+@contextlib.asynccontextmanager
+async def honest_client(broker: ServeProcess) -> AsyncIterator[HonestClient]:
+    """Run it."""
+    client = await broker.connect()
+    await PartitionLoad(HONEST_TOPIC, 0, broker.connect, random.Random(SEED)).create_topic(client, {})
+    client.close()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(HONEST_CLIENT), str(broker.port), HONEST_TOPIC, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        yield HonestClient(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+class Storm:
+    """Connections that send damaged frames."""
+
+    def __init__(self, broker: ServeProcess, seeds: list[bytes]) -> None:
+        self._broker = broker
+        self._seeds = seeds
+        self._left = FRAMES
+        self._since_cleaning = 0
+        self._cleaning = asyncio.Lock()
+        self.counts: Counter[str] = Counter()
+
+    async def blow(self, number: int) -> None:
+        """One connection's part, until all frames were sent."""
+        rng = random.Random(f"{SEED} {number}")
+        prober = Prober(self._broker)
+        while self._left > 0:
+            stream, frames, is_cut = self._next(rng)
+            self._left -= frames
+            self._since_cleaning += frames
+            self.counts["frames"] += frames
+            self.counts[await self._send(prober, stream, is_cut=is_cut)] += 1
+            if self._since_cleaning >= CLEANING_EACH:
+                self._since_cleaning = 0
+                await self._clean()
+        prober.drop()
+
+    def _next(self, rng: random.Random) -> tuple[bytes, int, bool]:
+        """Bytes to send, how many frames they are, and whether the connection ends with them."""
+        stream = bytearray()
+        count = rng.choice((2, 3, 5)) if rng.random() < BURST else 1
+        for _ in range(count):
+            frame = mutated(rng.choice(self._seeds), rng)
+            while not is_bearable(frame):
+                frame = mutated(rng.choice(self._seeds), rng)
+            size = len(frame)
+            if rng.random() < WRONG_LENGTH:
+                size = rng.choice((size - 1, size + 1, size + 70_000, 0, -1, 1 << 20, 104_857_600, 2**31 - 1))
+            stream += _LENGTH.pack(size) + frame
+        if rng.random() < CUT:
+            return bytes(stream[: rng.randrange(len(stream))]), count, True
+        return bytes(stream), count, False
+
+    async def _send(self, prober: Prober, stream: bytes, *, is_cut: bool) -> str:
+        """Returns what became of it: answered up to the probe behind it, closed, stuck (a fetch that waits, say), or cut by ourselves."""
+        if is_cut:
+            with contextlib.suppress(ConnectionError):
+                _, writer = await prober.open()
+                writer.write(stream)
+                await asyncio.sleep(0)
+            prober.drop()
+            return "cut"
+        return await prober.send_and_probe(stream, limit_s=STUCK_S)
+
+    async def _clean(self) -> None:
+        if not self._cleaning.locked():
+            async with self._cleaning:
+                await remove_topics(self._broker, besides=(HONEST_TOPIC, *FUZZ_TOPICS))
+                await make_fuzz_topics(self._broker)
+
+
+async def test_a_storm_of_damaged_frames_harms_nobody(tmp_path: Path) -> None:
+    """The process stays, reports no error, serves the honest client all the time, and gives its memory back."""
+    async with ServeProcess(tmp_path / "log", "connections.max.idle.ms=1000000") as broker:
+        await make_fuzz_topics(broker)
+        seeds = seeds_of(RandomRequests(SEED, await topic_ids(broker)), golden_requests())
+        async with honest_client(broker) as honest:
+            await asyncio.sleep(CALM_S)
+            calm = await honest.seen()
+            before = broker.resident_bytes()
+            storm = Storm(broker, seeds)
+            await asyncio.gather(*map(storm.blow, range(CONNECTIONS)))
+            stormy = await honest.seen()
+        await remove_topics(broker)
+        after = broker.resident_bytes()
+        print(f"\n{dict(storm.counts)}\ncalm {calm}\nstorm {stormy}\nresident MiB {before >> 20} {after >> 20}")  # noqa: T201  the measurement
+        assert min(storm.counts[outcome] for outcome in ("answered", "closed")) > FRAMES // 20
+        assert after - before < MEMORY_LIMIT_BYTES
+        assert await broker.terminate() == 0, broker.lines[-5:] + broker.noise
+        assert not broker.faults, "\n".join(sorted({fault[-1500:] for fault in broker.faults}))
