@@ -1,4 +1,4 @@
-"""Apache Kafka from Maven: its jars in a cache, one KRaft node as a process, and its DumpLogSegments tool."""
+"""Apache Kafka from Maven: its jars in a cache, the command that runs them, one KRaft node as a process, and DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import tempfile
 import time
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +16,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 VERSION = "4.3.1"
+LOG4J_VERSION = "2.25.4"
+"""The one that Kafka's jars depend on; without this binding neither the node nor the tools would log a word."""
+
 CACHE = Path(__file__).parent / ".cache"
 CLUSTER_ID = "bG93dGlkZS1pbnRlcm9wMA"
 NODE_ID = 1
@@ -25,11 +30,12 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>lowtide</groupId><artifactId>interop</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version></dependency>
+<dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>{log4j_version}</version></dependency>
 </dependencies></project>
 """
 LOG4J = """Configuration:
-  Appenders: {Console: {name: OUT, PatternLayout: {pattern: "[%d] %p %m (%c)%n"}}}
-  Loggers: {Root: {level: WARN, AppenderRef: {ref: OUT}}}
+  Appenders: {Console: {name: ERR, target: SYSTEM_ERR, PatternLayout: {pattern: "[%d] %p %m (%c)%n"}}}
+  Loggers: {Root: {level: WARN, AppenderRef: {ref: ERR}}}
 """
 PROPERTIES = """process.roles=broker,controller
 node.id={node_id}
@@ -51,14 +57,15 @@ def fetch_jars() -> Path:
 
     Errors: CalledProcessError, with Maven's words, when it cannot.
     """
-    folder = CACHE / f"kafka-{VERSION}"
+    pom = POM.format(version=VERSION, log4j_version=LOG4J_VERSION)
+    folder = CACHE / f"kafka-{VERSION}-{zlib.crc32((pom + LOG4J).encode()):08x}"
     if folder.exists():
         return folder
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as name:
         building = Path(name) / "kafka"
         building.mkdir()
-        (building / "pom.xml").write_text(POM.format(version=VERSION))
+        (building / "pom.xml").write_text(pom)
         (building / "log4j2.yaml").write_text(LOG4J)
         command = ["mvn", "-q", "-B", "-f", str(building / "pom.xml"), "dependency:copy-dependencies", "-DoutputDirectory=libs"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
@@ -67,9 +74,10 @@ def fetch_jars() -> Path:
     return folder
 
 
-def java(jars: Path, *arguments: str) -> list[str]:
-    """Return the command that runs a class of Kafka's."""
-    return ["java", "-Xmx512m", "-cp", f"{jars}/libs/*", f"-Dlog4j2.configurationFile={jars}/log4j2.yaml", *arguments]
+def java(jars: Path, *arguments: str, options: Sequence[str] = ("-Xmx512m",), classes: str = "") -> list[str]:
+    """Return the command that runs a class of Kafka's, or one in the folder `classes`."""
+    path = f"{classes}:{jars}/libs/*" if classes else f"{jars}/libs/*"
+    return ["java", *options, "-cp", path, f"-Dlog4j2.configurationFile={jars}/log4j2.yaml", *arguments]
 
 
 class DumpedRecord(NamedTuple):
@@ -109,8 +117,7 @@ def dump(jars: Path, files: list[Path]) -> Dump:
     command = java(jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", names)
     done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
     # On some damage the tool ends with an exception, which is a complaint like any other.
-    complaints = [line for line in done.stderr.splitlines() if not line.startswith("SLF4J")]
-    return Dump("\n".join([done.stdout, *complaints]))
+    return Dump(f"{done.stdout}\n{done.stderr}")
 
 
 class Kafka:
