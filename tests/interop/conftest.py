@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from .kafka import Kafka, fetch_jars
+from .lowtide_process import LowtideProcess
+from .tools import Tools
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -19,7 +21,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in items:
         if item.get_closest_marker("interop"):
-            item.add_marker(pytest.mark.skip(reason="needs a JVM: run `make interop`"))
+            item.add_marker(pytest.mark.skip(reason="needs a JVM or Go: run `make interop`"))
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +48,16 @@ def kafka(jars: Path, tmp_path: Path) -> Iterator[Kafka]:
     node = Kafka(jars, tmp_path / "kafka", free_ports())
     yield node
     node.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
+    """A running `lowtide serve`."""
+    with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def tools(jars: Path, broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    """Kafka's command line tools, against `broker`."""
+    return Tools(jars, broker.bootstrap, tmp_path_factory.mktemp("jvm"))

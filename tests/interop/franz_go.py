@@ -1,0 +1,192 @@
+"""franz-go as a program (`go/`), built once and run for each thing that a test asks of it; and a Lowtide broker as a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SOURCE = Path(__file__).parent / "go"
+BUILD_TIMEOUT_S = 300
+CALL_TIMEOUT_S = 60
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+POLL_INTERVAL_S = 0.02
+LOG = "lowtide.log"
+
+
+def build(folder: Path) -> Path:
+    """Build the program into `folder` and return it. Where modules come from, Go's own environment says.
+
+    Errors: AssertionError with Go's words.
+    """
+    program = folder / "franzgo"
+    done = subprocess.run(
+        ["go", "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, f"go build: {done.stderr[-2000:]}"
+    return program
+
+
+class Record(NamedTuple):
+    """A record to send, or as it was read."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = 0
+    partition: int = 0
+
+    def line(self) -> str:
+        """What the program reads from standard input; time 0 leaves the time to the client."""
+        headers = [{"name": name, "value": coded(value)} for name, value in self.headers]
+        given = {"partition": self.partition, "key": coded(self.key), "value": coded(self.value), "headers": headers}
+        return json.dumps(given | {"timestamp_ms": self.timestamp_ms}) + "\n"
+
+
+def coded(value: bytes | None) -> str | None:
+    return None if value is None else b64encode(value).decode()
+
+
+def plain(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+def record(line: dict[str, Any]) -> Record:
+    """The record in a line that the program printed."""
+    headers = tuple((header["name"], plain(header["value"])) for header in line["headers"])
+    return Record(plain(line["value"]), plain(line["key"]), headers, line["timestamp_ms"], line["partition"])
+
+
+class FranzGoError(Exception):
+    """The client gave up; holds its words."""
+
+
+class FranzGo:
+    """The client, against one broker."""
+
+    def __init__(self, program: Path, bootstrap: str) -> None:
+        self._program = program
+        self._bootstrap = bootstrap
+
+    def command(self, name: str, **flags: Any) -> list[str]:
+        """The command line; `max_bytes=5` is -max-bytes=5, a list repeats the flag."""
+        words = [str(self._program), name, f"-bootstrap={self._bootstrap}"]
+        for flag, given in flags.items():
+            values = given if isinstance(given, list) else [str(given).lower() if isinstance(given, bool) else given]
+            words += [f"-{flag.replace('_', '-')}={value}" for value in values]
+        return words
+
+    def run(self, name: str, *, text: str = "", **flags: Any) -> list[dict[str, Any]]:
+        """Run to the end and return the lines. Errors: `FranzGoError`."""
+        command = self.command(name, **flags)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False)
+        if done.returncode:
+            raise FranzGoError(f"{' '.join(command)}: {done.stderr}")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def one(self, name: str, **flags: Any) -> dict[str, Any]:
+        """The only line."""
+        [line] = self.run(name, **flags)
+        return line
+
+    @contextmanager
+    def open(self, name: str, **flags: Any) -> Iterator[subprocess.Popen[str]]:
+        """Run beside the test, which writes lines and reads lines."""
+        command = self.command(name, **flags)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+            try:
+                yield process
+            except BaseException:
+                process.kill()
+                raise
+
+    def produce(self, topic: str, records: Iterable[Record], **flags: Any) -> list[dict[str, Any]]:
+        """Send, all acknowledged, and return what the client knows of each."""
+        done = self.run("produce", topic=topic, text="".join(record.line() for record in records), **flags)
+        faults = [line for line in done if line["error"]]
+        assert not faults, f"{len(faults)} of {len(done)} refused, the first: {faults[0]}"
+        return done
+
+    def consume(self, topic: str, count: int, **flags: Any) -> list[dict[str, Any]]:
+        """Read `count` records of assigned partitions."""
+        return self.run("consume", topic=topic, count=count, **flags)
+
+    def offsets(self, topic: str, at: str = "end") -> dict[int, int]:
+        """One kind of offset of each partition."""
+        listed = self.run("list-offsets", topic=topic, at=at)
+        assert not any(line["error"] for line in listed), listed
+        return {line["partition"]: line["offset"] for line in listed}
+
+
+class LowtideProcess:
+    """`lowtide serve`, as often as one likes over the same directories and on the same port."""
+
+    def __init__(self, folder: Path, *settings: str, directories: Sequence[str] = ("data",)) -> None:
+        self._folder = folder
+        self.directories = [folder / name for name in directories]
+        self._settings = [f"log.dirs={','.join(str(directory) for directory in self.directories)}", *settings]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address, once it has been started."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start and wait until clients are served."""
+        assert self._process is None
+        settings = [f"listeners=PLAINTEXT://{self.bootstrap}", *self._settings]
+        command = [sys.executable, "-m", "lowtide.cli.main", "serve", *(word for setting in settings for word in ("--set", setting))]
+        seen = len(self._log())
+        with (self._folder / LOG).open("ab") as written:
+            self._process = subprocess.Popen(command, stderr=written)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (ready := [line for line in self._log()[seen:] if line["event"] == "ready"]):
+            assert self._process.poll() is None, self._log()[seen:]
+            assert time.monotonic() < deadline, "the broker is not ready"
+            time.sleep(POLL_INTERVAL_S)
+        self.port = int(ready[0]["address"].rpartition(":")[2])
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(STOP_TIMEOUT_S)
+        self._process = None
+
+    def stop(self) -> None:
+        """Stop cleanly. May be called when it doesn't run."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        self._process = None
+
+    def faults(self) -> list[dict[str, Any]]:
+        """What it logged of errors of its own, and what it wrote besides log lines."""
+        return [line for line in self._log() if line["level"] in ("error", "critical")]
+
+    def _log(self) -> list[dict[str, Any]]:
+        """Its lines, but one that isn't whole yet."""
+        path = self._folder / LOG
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [self._line(text) for text in lines if text.endswith("\n")]
+
+    @staticmethod
+    def _line(text: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads(text))
+        except json.JSONDecodeError:
+            return {"event": text, "level": "error"}
