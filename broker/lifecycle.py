@@ -22,6 +22,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import Dispatcher
 from lowtide.broker.fetch_session import FetchSessionCache
 from lowtide.broker.handlers.registry import handlers
+from lowtide.broker.loop_health import LoopHealth
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.server import ConnectionHost, Server
 from lowtide.broker.topics import TopicAdministrator
@@ -37,6 +38,7 @@ from lowtide.runtime.committer import Committer, ThreadCommitter
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
 from lowtide.runtime.random import Random, system_random
 from lowtide.runtime.tasks import TaskRegistry
+from lowtide.runtime.thread_usage import ReadUsage, ThreadUsageReader, no_usage
 from lowtide.runtime.worker import ThreadWorker, Worker
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import Log
@@ -68,6 +70,8 @@ class Ports:
     make_committer: Callable[[str], Committer]
     open_store: Callable[[str], Awaitable[LocalStore]]
     """Opens the metadata store that is embedded in a log directory."""
+    read_usage: ReadUsage = no_usage
+    """What the loop's thread has used; called by that thread."""
 
 
 def real_ports(loop: asyncio.AbstractEventLoop) -> Ports:
@@ -90,6 +94,7 @@ def real_ports(loop: asyncio.AbstractEventLoop) -> Ports:
         worker=ThreadWorker(loop),
         make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}"),
         open_store=open_store,
+        read_usage=ThreadUsageReader(),
     )
 
 
@@ -110,6 +115,7 @@ class Broker:
         self._session: MetadataSession | None = None
         self._server: Server | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
+        self.loop_health: LoopHealth | None = None
         self.replicas: ReplicaManager | None = None
 
     @property
@@ -206,6 +212,8 @@ class Broker:
         listener = config.listeners[0]
         await self._server.start(listener.host, listener.port)
         self.port = self._server.port
+        self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
+        self.loop_health.start()
         session.on_image(self._on_image)
         await session.start(BrokerRegistration(self._advertised(), config.broker_rack))
         log_manager.write_registration(session.broker_epoch)
@@ -230,6 +238,8 @@ class Broker:
         """End what runs. Only a `clean` end marks the log directories so."""
         if self._tick_timer is not None:
             self._tick_timer.cancel()
+        if self.loop_health is not None:
+            self.loop_health.stop()
         if self._server is not None:
             await self._server.close(0)
         if self._session is not None:

@@ -84,6 +84,10 @@ class ConnectionHost:
             if self._by_address[address] <= 0:
                 del self._by_address[address]
 
+    def active_since(self, since_ms: int) -> list[str]:
+        """Clients that something was received from at or after a moment of the monotonic clock."""
+        return [connection.peer for connection in self.connections if connection.last_active_ms >= since_ms]
+
     def on_refused(self, connection: Connection, reason: str) -> None:
         """Log why a connection is closed, at most so many lines a second."""
         second = self.now_ms() // 1000

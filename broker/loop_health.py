@@ -1,0 +1,118 @@
+"""Watches how late the event loop is, and says so when it matters.
+
+A timer rings ten times a second; how late it rings, and whose fault that was, goes into histograms that metrics read (`snapshot`). A hold
+of `WARNING_MS` or more of our own making is a warning at once, with those clients that were served around it. Each minute in which our own
+code held the loop for more than `HELD_TOO_LONG_MS`, or clients had to wait for `WARNING_MS` for whatever reason, ends with one line; other
+minutes say nothing.
+
+It samples: a hold shorter than the interval may fall between two rings, one longer can't.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.loop_lag import Lateness, LoopLag, LoopLagSnapshot
+from lowtide.runtime.thread_usage import ReadUsage
+
+PROBE_INTERVAL_MS = 100
+"""Costs some thirty microseconds of CPU each time: 0.03 % of a core."""
+
+HELD_TOO_LONG_MS = 20
+"""Nothing but a write into the page cache may hold the loop for longer: design limit."""
+
+WARNING_MS = 200
+REPORT_INTERVAL_MS = 60_000
+WARNING_INTERVAL_MS = 10_000
+"""At most one warning in this time; further ones are in the minute's line."""
+
+_CLIENTS_NAMED = 3
+
+
+class LoopHealth:
+    """See the module. `start` once, then `stop`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        read_usage: ReadUsage,
+        log: Any,
+        active_since: Callable[[int], Sequence[str]] = lambda _ms: (),
+    ) -> None:
+        """`active_since` names the clients that were heard of at or after a moment of the monotonic clock."""
+        self._loop = loop
+        self._clock = clock
+        self._read_usage = read_usage
+        self._log = log
+        self._active_since = active_since
+        self._lag = LoopLag(read_usage())
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0
+        self._report_ms = 0
+        self._warning_ms = 0
+        self._too_long_count = 0
+        self._longest: Lateness | None = None
+        self._slowest: Lateness | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        now_ms = self._clock.monotonic_ms()
+        self._report_ms = now_ms + REPORT_INTERVAL_MS
+        self._warning_ms = now_ms
+        self._set_timer(now_ms)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def snapshot(self) -> LoopLagSnapshot:
+        """For metrics."""
+        return self._lag.snapshot()
+
+    def _set_timer(self, now_ms: int) -> None:
+        self._due_ms = now_ms + PROBE_INTERVAL_MS
+        self._timer = self._loop.call_later(PROBE_INTERVAL_MS / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        late = self._lag.add(max(now_ms - self._due_ms, 0), self._read_usage())
+        if late.lag_ms > HELD_TOO_LONG_MS:
+            self._note(late, now_ms)
+        if now_ms >= self._report_ms:
+            self._report(now_ms)
+        self._set_timer(now_ms)
+
+    def _note(self, late: Lateness, now_ms: int) -> None:
+        if late.held_ms > HELD_TOO_LONG_MS:
+            self._too_long_count += 1
+        if self._longest is None or late.held_ms > self._longest.held_ms:
+            self._longest = late
+        if self._slowest is None or late.lag_ms > self._slowest.lag_ms:
+            self._slowest = late
+        if late.held_ms >= WARNING_MS and now_ms >= self._warning_ms:
+            self._warning_ms = now_ms + WARNING_INTERVAL_MS
+            clients = self._active_since(now_ms - round(late.lag_ms) - PROBE_INTERVAL_MS)
+            self._log.warning("the event loop was held", **_told(late), clients=len(clients), some_clients=sorted(clients)[:_CLIENTS_NAMED])
+
+    def _report(self, now_ms: int) -> None:
+        """One line for the time since the last one, if there is something to tell."""
+        self._report_ms = now_ms + REPORT_INTERVAL_MS
+        longest, slowest, count = self._longest, self._slowest, self._too_long_count
+        self._longest = self._slowest = None
+        self._too_long_count = 0
+        if longest is None or slowest is None or (count == 0 and slowest.lag_ms < WARNING_MS):
+            return
+        self._log.info(
+            "event loop lag", held_too_long=count, limit_ms=HELD_TOO_LONG_MS, longest_hold=_told(longest), worst_lag=_told(slowest)
+        )
+
+
+def _told(late: Lateness) -> dict[str, Any]:
+    told = {"lag_ms": late.lag_ms, "cpu_ms": late.cpu_ms, "blocked_ms": late.blocked_ms, "starved_ms": late.starved_ms}
+    rounded: dict[str, Any] = {name: round(value, 1) for name, value in told.items()}
+    return rounded | {"full_collections": late.full_collections}

@@ -1,0 +1,80 @@
+"""Lateness in buckets, and whose fault it was."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.runtime.loop_lag import BOUNDS_MS, LagHistogram, LoopLag
+from lowtide.runtime.thread_usage import NO_USAGE, ThreadUsage, ThreadUsageReader
+
+
+def usage(cpu_ms: float = 0, starved_ms: float = 0, collections: int = 0) -> ThreadUsage:
+    return ThreadUsage(round(cpu_ms * 1e6), round(starved_ms * 1e6), collections)
+
+
+def test_bounds_are_inclusive_and_rise() -> None:
+    assert list(BOUNDS_MS) == sorted(set(BOUNDS_MS))
+    histogram = LagHistogram()
+    for value in (0, 1, 1.5, 20, 20.1, 10_001):
+        histogram.add(value)
+    seen = histogram.snapshot()
+    assert seen.cumulative_counts == (2, 3, 3, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5, 6)
+    assert (seen.count, seen.count_above(20), seen.count_above(1), seen.max_ms) == (6, 2, 4, 10_001)
+
+
+@given(st.lists(st.floats(0, 1e6)))
+def test_a_histogram_counts_all_and_never_falls(values: list[float]) -> None:
+    histogram = LagHistogram()
+    for value in values:
+        histogram.add(value)
+    seen = histogram.snapshot()
+    assert seen.count == len(values)
+    assert list(seen.cumulative_counts) == sorted(seen.cumulative_counts)
+    assert [seen.count_above(bound) for bound in BOUNDS_MS] == [sum(value > bound for value in values) for bound in BOUNDS_MS]
+
+
+def test_a_snapshot_stays_what_it_was() -> None:
+    lag = LoopLag(NO_USAGE)
+    lag.add(3, NO_USAGE)
+    before = lag.snapshot()
+    lag.add(4000, NO_USAGE)
+    assert before.lag.count == before.held.count == 1
+    assert lag.snapshot().lag.max_ms == 4000
+
+
+def test_own_work_is_ours() -> None:
+    late = LoopLag(usage(500)).add(80, usage(585, collections=1))
+    assert (late.cpu_ms, late.blocked_ms, late.starved_ms, late.held_ms, late.full_collections) == (80, 0, 0, 80, 1)
+
+
+def test_waiting_for_a_disk_is_ours_too() -> None:
+    late = LoopLag(usage(500)).add(80, usage(510))
+    assert (late.cpu_ms, late.blocked_ms, late.held_ms) == (10, 70, 80)
+
+
+def test_a_machine_without_a_free_processor_is_not() -> None:
+    lag = LoopLag(usage(500, 1000))
+    late = lag.add(80, usage(590, 1075))
+    assert (late.starved_ms, late.cpu_ms, late.held_ms) == (75, 5, 5)
+    seen = lag.snapshot()
+    assert (seen.lag.count_above(20), seen.held.count_above(20)) == (1, 0)
+
+
+@given(st.floats(0, 1e5), st.floats(0, 1e5), st.floats(0, 1e5))
+def test_the_shares_are_the_whole(lag_ms: float, cpu_ms: float, starved_ms: float) -> None:
+    late = LoopLag(NO_USAGE).add(lag_ms, usage(cpu_ms, starved_ms))
+    shares = (late.cpu_ms, late.blocked_ms, late.starved_ms)
+    assert min(shares) >= 0
+    assert abs(sum(shares) - late.lag_ms) < 1e-6
+
+
+def test_the_system_tells_what_a_thread_uses() -> None:
+    """Work is seen as CPU time; nothing ever falls."""
+    read = ThreadUsageReader()
+    before = read()
+    sum(range(300_000))
+    after = read()
+    assert after.cpu_ns > before.cpu_ns
+    assert after.starved_ns >= before.starved_ns
+    assert after.full_collections >= before.full_collections
