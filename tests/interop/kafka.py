@@ -111,10 +111,11 @@ class Dump(NamedTuple):
         return [line for line in text.splitlines() if words.search(line)]
 
 
-def dump(jars: Path, files: list[Path]) -> Dump:
-    """Run DumpLogSegments over whole segments, record by record, with the checks of the indexes among `files`."""
+def dump(jars: Path, files: list[Path], *, records: bool = True) -> Dump:
+    """Run DumpLogSegments over whole segments, record by record or only batches, with the checks of the indexes among `files`."""
     names = ",".join(str(file) for file in files)
-    command = java(jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", names)
+    depth = ["--deep-iteration", "--print-data-log"] if records else []
+    command = java(jars, "org.apache.kafka.tools.DumpLogSegments", *depth, "--files", names)
     done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
     # On some damage the tool ends with an exception, which is a complaint like any other.
     return Dump(f"{done.stdout}\n{done.stderr}")

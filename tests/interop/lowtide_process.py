@@ -1,0 +1,79 @@
+"""A `lowtide serve` process on a free loopback port, for tests that are not asynchronous themselves."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+START_LIMIT_S = 30.0
+STOP_LIMIT_S = 30.0
+
+
+class LowtideProcess:
+    """One life of a broker process over `directory`. Used as `with`: at the end it is stopped, and must have had nothing to complain of."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)} | {
+            key.replace("_", "."): settings[key] for key in settings
+        }
+        words = (word for key, value in given.items() for word in ("--set", f"{key}={value}"))
+        self._command = [sys.executable, "-m", "lowtide.cli.main", "serve", *words]
+        self._ready: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._complaints: list[str] = []
+        self.directory = directory
+        self.bootstrap = ""
+
+    def __enter__(self) -> Self:
+        """Start, and wait until clients are served. Errors: AssertionError when the process ends instead, queue.Empty when it hangs."""
+        self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        try:
+            address = self._ready.get(timeout=START_LIMIT_S)
+            assert address is not None, "".join(self._complaints)
+        except BaseException:
+            self._kill()
+            raise
+        self.bootstrap = address
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop by SIGTERM."""
+        self._process.terminate()
+        try:
+            assert self._process.wait(STOP_LIMIT_S) == 0
+        finally:
+            self._kill()
+        assert self._complaints == []
+
+    def _kill(self) -> None:
+        """End what still runs, and read its last words."""
+        self._process.kill()
+        self._process.wait(STOP_LIMIT_S)
+        self._reader.join(STOP_LIMIT_S)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            entry = log_entry(line)
+            if entry.get("event") == "ready":
+                self._ready.put(entry["address"])
+            elif entry.get("level") not in {"info", "debug"}:
+                self._complaints.append(line)
+        self._ready.put(None)
+
+
+def log_entry(line: str) -> dict[str, Any]:
+    """The log line as a mapping, an empty one when it is something else: the traceback of what nobody caught."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}

@@ -1,0 +1,70 @@
+"""Kafka's command line tools as its own shell scripts run them: the main class, a JVM for each call, nothing of ours in between."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from .kafka import TOOL_TIMEOUT_S, java
+
+SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of a JVM that should start soon and does little."""
+
+_TOOLS = "org.apache.kafka.tools"
+MAIN_CLASSES: Mapping[str, str] = {
+    "kafka-broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
+    "kafka-cluster": f"{_TOOLS}.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
+    "kafka-console-producer": f"{_TOOLS}.ConsoleProducer",
+    "kafka-consumer-perf-test": f"{_TOOLS}.ConsumerPerformance",
+    "kafka-delete-records": f"{_TOOLS}.DeleteRecordsCommand",
+    "kafka-get-offsets": f"{_TOOLS}.GetOffsetShell",
+    "kafka-log-dirs": f"{_TOOLS}.LogDirsCommand",
+    "kafka-producer-perf-test": f"{_TOOLS}.ProducerPerformance",
+    "kafka-topics": f"{_TOOLS}.TopicCommand",
+}
+"""Script name: the class that it runs, as in Kafka's bin/."""
+
+
+class Ran(NamedTuple):
+    """What a tool said until it ended."""
+
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Standard output, line by line."""
+        return self.out.splitlines()
+
+
+class Tools:
+    """The tools against one broker. `folder` takes what the JVMs share, and what they unpack."""
+
+    def __init__(self, jars: Path, bootstrap: str, folder: Path) -> None:
+        self._jars = jars
+        self.bootstrap = bootstrap
+        shared = folder / "classes.jsa"
+        unpacked = f"-Djava.io.tmpdir={folder}"
+        self._options = (*SHORT_LIVED, unpacked, f"-XX:ArchiveClassesAtExit={shared}")
+        assert self.call("kafka-topics", "--list").exit_code == 0  # its classes, parsed once: others need half the time to start
+        self._options = (*SHORT_LIVED, unpacked, f"-XX:SharedArchiveFile={shared}")
+
+    def call(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
+        """Run a tool to its end. Errors: TimeoutExpired for one that hangs."""
+        words = (MAIN_CLASSES[tool], *arguments, "--bootstrap-server", self.bootstrap)
+        command = java(self._jars, *words, options=self._options)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def run(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
+        """Run a tool that must succeed, and have nothing to complain of."""
+        ran = self.call(tool, *arguments, stdin=stdin)
+        assert ran.exit_code == 0, ran
+        complaints = [line for line in ran.err.splitlines() if " WARN " in line or " ERROR " in line or "Exception" in line]
+        assert complaints == [], ran
+        return ran
