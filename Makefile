@@ -10,12 +10,13 @@ INSTALLED := $(VENV)/.installed
 CODE := broker cli metadata protocol replication runtime storage testing
 CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
+ARGS ?=
 SEEDS ?= 200
 
-.PHONY: help run test check fmt lint types layers unit sim chaos storm clients interop bench demo kcat clean
+.PHONY: help run test check fmt lint types layers unit sim chaos storm clients interop bench microbench demo kcat clean
 
 help: ## explain every target
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Lowtide needs Python 3.11 or newer, this is " + sys.version.split()[0])'
@@ -76,7 +77,10 @@ clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 interop: $(INSTALLED) ## Kafka's own tools on our files, and the reverse: needs Java 17 and Maven
 	@$(BIN)/pytest -q -m interop tests/interop
 
-bench: $(INSTALLED) ## micro benchmarks of the hot paths
+bench: $(INSTALLED) kcat ## Lowtide and other brokers side by side: ARGS='--help', docs/performance.md
+	@$(BIN)/python -m bench $(ARGS)
+
+microbench: $(INSTALLED) ## what the steps of the hot paths cost
 	@for bench in bench/bench_*.py; do $(BIN)/python $$bench; done
 
 demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and look again

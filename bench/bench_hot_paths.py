@@ -1,4 +1,4 @@
-"""What the steps of a Produce and of a delete cost, in microseconds of this thread's CPU: `make bench`.
+"""What the steps of a Produce and of a delete cost, in microseconds of this thread's CPU: `make microbench`.
 
 Each figure is the smallest of several rounds. Compare them with those of another commit on the same machine, in turn; alone they say
 little.

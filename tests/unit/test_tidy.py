@@ -128,7 +128,7 @@ def imported_packages(paths: list[Path]) -> set[str]:
                 names |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
                 names.add(node.module.partition(".")[0])
-    beside = {path.stem for path in paths} | {"tests"}
+    beside = {path.stem for path in paths} | {"tests", "bench"}
     return {IMPORT_NAMES.get(name, name).replace("_", "-") for name in names - set(sys.stdlib_module_names) - {"lowtide"} - beside}
 
 

@@ -1,0 +1,47 @@
+"""Arithmetic of measurements: percentiles, spreads over rounds, ratios. Values in, values out."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MEBIBYTE = 1 << 20
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below or at which `share` (0 to 1) of the ordered values lie, one of the values themselves; `nan` of nothing."""
+    return float(ordered[int((len(ordered) - 1) * share)]) if ordered else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """What the rounds of one metric gave."""
+
+    least: float
+    median: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Minimum, median and maximum of the values that are numbers; of none, all three are `nan`."""
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return Spread(least=math.nan, median=math.nan, most=math.nan)
+    return Spread(least=min(known), median=statistics.median(known), most=max(known))
+
+
+def ratio(value: float, base: float) -> float:
+    """How many times `base` the value is; `nan` where that means nothing."""
+    return value / base if base and not math.isnan(base) else math.nan
+
+
+def show(value: float) -> str:
+    """A number as the tables have it: three digits that count, and a dash for what isn't known."""
+    if math.isnan(value):
+        return "-"
+    size = abs(value)
+    if size >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:.3g}"

@@ -1,0 +1,85 @@
+"""What the load generator and this machine can do without a broker: the head-room of every other figure.
+
+The generator runs the shapes of the workloads against `bench/responder.py`, which only counts bytes. A broker's rate near these rates
+would be the generator's, not the broker's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .client import Address
+from .deletes import append_and_sync_us
+from .figures import percentile
+from .measure import Amounts, Figures
+from .pump import Lane, pump
+
+_ROOT = Path(__file__).resolve().parents[1]
+_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A load without its meaning."""
+
+    request_bytes: int
+    answer_bytes: int
+    connections: int
+    depth: int
+    count: int
+
+
+def shapes(amounts: Amounts) -> dict[str, Shape]:
+    """The workloads' shapes, by name."""
+    many = amounts.closed_connections
+    return {
+        "batches of 16 KiB": Shape(request_bytes=16_700, answer_bytes=60, connections=3, depth=5, count=amounts.batches),
+        "single 1 KiB": Shape(request_bytes=1200, answer_bytes=60, connections=3, depth=5, count=amounts.singles),
+        "closed, one connection": Shape(request_bytes=240, answer_bytes=60, connections=1, depth=1, count=amounts.closed),
+        f"closed, {many} connections": Shape(request_bytes=240, answer_bytes=60, connections=many, depth=1, count=5 * amounts.closed),
+        "consume 1 MiB": Shape(request_bytes=90, answer_bytes=1 << 20, connections=3, depth=1, count=max(amounts.batches // 16, 1)),
+    }
+
+
+@contextmanager
+def _responder(shape: Shape) -> Iterator[Address]:
+    """A responder for this shape, in a process of its own."""
+    command = [sys.executable, "-m", "bench.responder", str(shape.request_bytes), str(shape.answer_bytes)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield "127.0.0.1", int(process.stdout.readline())
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def floor(scratch: Path, amounts: Amounts) -> Figures:
+    """Rates without a broker, and what a durable write takes here."""
+    figures: Figures = {}
+    for name, shape in shapes(amounts).items():
+        with _responder(shape) as address:
+            request = bytes(shape.request_bytes)
+            lanes = [
+                Lane(address, itertools.repeat(request), buffer_bytes=shape.answer_bytes + (1 << 16)) for _ in range(shape.connections)
+            ]
+            load = pump(lanes, count=shape.count, depth=shape.depth)
+        figures[f"{name}, requests/s"] = load.count / load.seconds
+        figures[f"{name}, p50 us"] = load.p50_us
+        figures[f"{name}, generator CPU us a request"] = load.generator_cpu_s / load.count * 1e6
+    time.sleep(amounts.settle_s)
+    figures["append + fdatasync, p50 us"] = percentile(append_and_sync_us(scratch), 0.5)
+    return figures

@@ -1,0 +1,148 @@
+"""Requests made before the clock runs, and where in their answers the load generator has to look.
+
+Requests go out in the oldest version that Apache Kafka 4 serves: all brokers have it, and in these versions, which have no fields of
+variable length before the ones looked at, an error code stands at the same position in every answer. The positions aren't counted by
+hand: two messages that differ in one field are encoded, and the first byte that differs is the place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.framing import frame
+from lowtide.protocol.headers import request_header, response_header
+from lowtide.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteRecordsTopicResult,
+)
+from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from lowtide.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from lowtide.protocol.records import build_batch
+
+VERSIONS = {ApiKey.PRODUCE: 3, ApiKey.FETCH: 4, ApiKey.METADATA: 4, ApiKey.DELETE_RECORDS: 0}
+"""Versions of the requests that are sent under load."""
+
+CLIENT_ID = "bench"
+CORRELATION_ID = 1
+"""The same for all: a broker answers a connection's requests in order, and the generator only counts."""
+
+TIMEOUT_MS = 30_000
+FETCH_WAIT_MS = 500
+FETCH_PARTITION_BYTES = 1 << 20
+FETCH_BYTES = 50 << 20
+
+_KEYS = {spec.request: key for key, spec in API.items()} | {spec.response: key for key, spec in API.items()}
+_LENGTH_OF_RECORDS_BYTES = 4
+
+
+def request_frame(request: Any, version: int | None = None) -> bytes:
+    """A request as it goes over the wire; by default in the version of `VERSIONS`."""
+    key = _KEYS[type(request)]
+    chosen = VERSIONS[key] if version is None else version
+    return frame(request_header(key, chosen, CORRELATION_ID, CLIENT_ID), codec_for(type(request), chosen).encode(request))
+
+
+def response_frame(response: Any) -> bytes:
+    """An answer as a broker sends it, in the version of `VERSIONS`."""
+    key = _KEYS[type(response)]
+    return frame(response_header(CORRELATION_ID, flexible=False), codec_for(type(response), VERSIONS[key]).encode(response))
+
+
+def first_difference(make: Callable[[int], bytes]) -> int:
+    """The position of a field in a frame, which `make` encodes with the given number in it. Sizes must not depend on the number."""
+    zeros, ones = make(0), make(-1)
+    assert len(zeros) == len(ones)
+    return next(position for position, (left, right) in enumerate(zip(zeros, ones, strict=True)) if left != right)
+
+
+def batch(count: int, size: int, now_ms: int) -> bytes:
+    """One batch of `count` records of `size` bytes each, random, so that nothing on the way can squeeze them."""
+    return build_batch([(now_ms, None, os.urandom(size), ()) for _ in range(count)])
+
+
+def produce_frame(topic: str, partition: int, records: bytes, *, acks: int = -1) -> bytes:
+    """A Produce request of one batch."""
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=records)])
+    return request_frame(ProduceRequest(acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[data]))
+
+
+def produce_error_position(topic: str) -> int:
+    """Where the error code stands in the answer to `produce_frame`, counted from the size in front of it."""
+
+    def answer(error: int) -> bytes:
+        row = PartitionProduceResponse(index=0, error_code=error, base_offset=0)
+        return response_frame(ProduceResponse(responses=[TopicProduceResponse(name=topic, partition_responses=[row])]))
+
+    return first_difference(answer)
+
+
+def delete_frame(topic: str, offsets: Sequence[tuple[int, int]]) -> bytes:
+    """A DeleteRecords request: (partition, first offset that is kept) of each partition."""
+    rows = [DeleteRecordsPartition(partition_index=partition, offset=offset) for partition, offset in offsets]
+    return request_frame(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=rows)], timeout_ms=TIMEOUT_MS))
+
+
+def delete_error_position(topic: str) -> int:
+    """Where the error code stands in the answer to a `delete_frame` of one partition."""
+
+    def answer(error: int) -> bytes:
+        row = DeleteRecordsPartitionResult(partition_index=0, low_watermark=0, error_code=error)
+        return response_frame(DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name=topic, partitions=[row])]))
+
+    return first_difference(answer)
+
+
+def metadata_frame(topic: str) -> bytes:
+    """A Metadata request of one topic."""
+    return request_frame(MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFrame:
+    """A Fetch request of one partition, in which only the offset changes, and the way around its answers."""
+
+    request: bytes
+    offset_position: int
+    """Where the eight bytes of the offset stand in the request."""
+
+    error_position: int
+    records_position: int
+    """Where the four bytes of the records' length stand in the answer; the records follow them."""
+
+
+def fetch_frame(topic: str, partition: int) -> FetchFrame:
+    """A consumer's Fetch of one partition."""
+
+    def request(offset: int) -> bytes:
+        row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_PARTITION_BYTES)
+        topics = [FetchTopic(topic=topic, partitions=[row])]
+        return request_frame(FetchRequest(max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics))
+
+    def answer(error: int) -> bytes:
+        row = PartitionData(partition_index=partition, error_code=error, high_watermark=0, records=b"")
+        return response_frame(FetchResponse(responses=[FetchableTopicResponse(topic=topic, partitions=[row])]))
+
+    return FetchFrame(
+        request=request(0),
+        offset_position=first_difference(request),
+        error_position=first_difference(answer),
+        # An answer without records ends in their length.
+        records_position=len(answer(0)) - _LENGTH_OF_RECORDS_BYTES,
+    )

@@ -1,0 +1,141 @@
+"""Workloads under load: produce and consume in batches, single records, closed loops, Metadata."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+from .frames import batch, fetch_frame, metadata_frame, produce_error_position, produce_frame
+from .measure import Amounts, Figures, Workload, cost_of, generator
+from .pump import FetchLane, Lane, Load, drain, pump
+from .targets import Target
+from .topics import Topic, check_ends, topic_on
+
+PARTITIONS = 3
+DEPTH = 5
+"""Requests in flight on each connection, as Java's producer has them: `max.in.flight.requests.per.connection`."""
+
+RECORDS_PER_BATCH = 16
+RECORD_BYTES = 1024
+SMALL_RECORD_BYTES = 100
+
+
+def now_ms() -> int:
+    """The time that records are given."""
+    return int(time.time() * 1000)
+
+
+def _produce(topic: Topic, records: bytes, count: int) -> Load:
+    """Send a batch `count` times, over one connection to each partition's leader."""
+    lanes = [Lane(leader, itertools.repeat(produce_frame(topic.name, number, records))) for number, leader in enumerate(topic.leaders)]
+    return pump(lanes, count=count, depth=DEPTH, error_position=produce_error_position(topic.name))
+
+
+def batches(target: Target, amounts: Amounts) -> Figures:
+    """Produce batches, then read them."""
+    records = batch(RECORDS_PER_BATCH, RECORD_BYTES, now_ms())
+    total = amounts.batches * RECORDS_PER_BATCH
+    with topic_on(target, PARTITIONS) as topic:
+        with cost_of(target) as cost:
+            load = _produce(topic, records, amounts.batches)
+        ends = check_ends(topic, total)
+        figures = {
+            "produce, records/s": total / load.seconds,
+            "produce, MB/s": total * RECORD_BYTES / load.seconds / 1e6,
+            "produce, broker CPU s per million records": cost.cpu_s / total * 1e6,
+            "produce, p50 us": load.p50_us,
+            "produce, p99 us": load.p99_us,
+        }
+        figures |= {f"produce, {name}": value for name, value in generator(load).items()}
+        lanes = [FetchLane(leader, fetch_frame(topic.name, number), end=ends[number]) for number, leader in enumerate(topic.leaders)]
+        with cost_of(target) as cost:
+            read = drain(lanes)
+        assert read.records == total
+        figures |= {
+            "consume, MB/s": read.received_bytes / read.seconds / 1e6,
+            "consume, broker CPU s per GB": cost.cpu_s / read.received_bytes * 1e9,
+            "consume, p50 us": read.p50_us,
+            "consume, p99 us": read.p99_us,
+        }
+        figures |= {f"consume, {name}": value for name, value in generator(read).items()}
+    return figures | {"resident MB": target.resident_mb()}
+
+
+def singles(target: Target, amounts: Amounts) -> Figures:
+    """One record a request, pipelined."""
+    records = batch(1, RECORD_BYTES, now_ms())
+    with topic_on(target, PARTITIONS) as topic:
+        with cost_of(target) as cost:
+            load = _produce(topic, records, amounts.singles)
+        check_ends(topic, amounts.singles)
+    return _requests(load, cost.cpu_s) | generator(load) | {"resident MB": target.resident_mb()}
+
+
+def _requests(load: Load, cpu_s: float) -> Figures:
+    """The figures of requests that are all alike."""
+    return {
+        "requests/s": load.count / load.seconds,
+        "broker CPU us a request": cpu_s / load.count * 1e6,
+        "p50 us": load.p50_us,
+        "p99 us": load.p99_us,
+    }
+
+
+def closed(target: Target, amounts: Amounts) -> Figures:
+    """The next request goes out when the answer is in: on one connection, then on many."""
+    records = batch(1, SMALL_RECORD_BYTES, now_ms())
+    figures: Figures = {}
+    with topic_on(target, 1) as topic:
+        frame, error_position = produce_frame(topic.name, 0, records), produce_error_position(topic.name)
+        produced = 0
+        for connections, count in ((1, amounts.closed), (amounts.closed_connections, 5 * amounts.closed)):
+            lanes = [Lane(topic.leaders[0], itertools.repeat(frame)) for _ in range(connections)]
+            with cost_of(target) as cost:
+                load = pump(lanes, count=count, error_position=error_position)
+            produced += count
+            found = _requests(load, cost.cpu_s) | generator(load)
+            figures |= {f"{_connections(connections)}, {name}": value for name, value in found.items()}
+        check_ends(topic, produced)
+    return figures | {"resident MB": target.resident_mb()}
+
+
+def _connections(count: int) -> str:
+    return "one connection" if count == 1 else f"{count} connections"
+
+
+def metadata(target: Target, amounts: Amounts) -> Figures:
+    """Metadata of one topic on many connections, closed loops."""
+    with topic_on(target, 1) as topic:
+        frame = metadata_frame(topic.name)
+        lanes = [Lane(target.address, itertools.repeat(frame)) for _ in range(amounts.closed_connections)]
+        with cost_of(target) as cost:
+            load = pump(lanes, count=amounts.metadata)
+    return _requests(load, cost.cpu_s) | generator(load)
+
+
+def _workload(run: Callable[[Target, Amounts], Figures], says: str, *headline: str) -> Workload:
+    return Workload(run=run, says=says, headline=headline)
+
+
+WORKLOADS = {
+    "batches": _workload(
+        batches,
+        "16 records of 1 KiB a batch, one batch a request; 3 partitions, a connection each, 5 requests in flight; then read back",
+        "produce, records/s",
+        "produce, broker CPU s per million records",
+        "consume, MB/s",
+        "consume, broker CPU s per GB",
+    ),
+    "single": _workload(
+        singles, "one record of 1 KiB a request; 3 connections, 5 requests in flight", "requests/s", "broker CPU us a request"
+    ),
+    "closed": _workload(
+        closed,
+        "one record of 100 B a request, the next one after the answer",
+        "one connection, p50 us",
+        "50 connections, requests/s",
+        "50 connections, broker CPU us a request",
+    ),
+    "metadata": _workload(metadata, "Metadata of one topic, closed loops", "broker CPU us a request"),
+}

@@ -1,0 +1,108 @@
+"""What a workload is: work on one target, which gives figures by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from .figures import MEBIBYTE
+from .pump import Load
+from .targets import Target
+
+Figures = dict[str, float]
+"""By name with unit, in the order in which they are printed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """How much work each workload is."""
+
+    batches: int = 8192
+    """Batches of sixteen records of 1 KiB: 128 MiB."""
+
+    singles: int = 16_384
+    """Requests of one record."""
+
+    kcat_records: int = 150_000
+    closed: int = 4000
+    """Requests on one connection; five times as many on fifty."""
+
+    closed_connections: int = 50
+    metadata: int = 20_000
+    deletes: int = 200
+    """Deletes by one offset; fewer than a segment has records."""
+
+    segments: Sequence[int] = (1, 100, 1000)
+    partitions: int = 1000
+    bytes_before_kill: int = 1024 * MEBIBYTE
+    connections: int = 2000
+    idle_s: float = 3.0
+    settle_s: float = 0.5
+    """A pause where a broker may have something to finish that isn't to be measured."""
+
+
+TINY = Amounts(
+    batches=24,
+    singles=30,
+    kcat_records=200,
+    closed=20,
+    closed_connections=5,
+    metadata=50,
+    deletes=5,
+    segments=(1, 3),
+    partitions=5,
+    bytes_before_kill=3 * MEBIBYTE,
+    connections=20,
+    idle_s=0.05,
+    settle_s=0.0,
+)
+"""Enough to see that everything works; figures of it say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One row, or a few that belong together."""
+
+    run: Callable[[Target, Amounts], Figures]
+    says: str
+    """One line for the table's head."""
+
+    headline: Sequence[str]
+    """The figures that the summary has."""
+
+    warms: bool = True
+    """Whether rounds before the measured ones make sense."""
+
+    starts: bool = False
+    """Whether the broker is stopped or started in it, so that it can't be run on a broker given by address."""
+
+
+@dataclass(slots=True)
+class Cost:
+    """What the broker took while something was done."""
+
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+
+
+@contextmanager
+def cost_of(target: Target) -> Iterator[Cost]:
+    """The broker's CPU time, and the time, within a `with`."""
+    cost = Cost()
+    cpu_s, began = target.cpu_s(), time.perf_counter()
+    yield cost
+    cost.seconds, cost.cpu_s = time.perf_counter() - began, target.cpu_s() - cpu_s
+
+
+def idle_percent(target: Target, seconds: float) -> float:
+    """The share of a core that the broker takes while nothing is asked of it."""
+    with cost_of(target) as cost:
+        time.sleep(seconds)
+    return cost.cpu_s / cost.seconds * 100
+
+
+def generator(load: Load) -> Figures:
+    """How busy the load generator was, and what a request cost it."""
+    return {"generator busy, %": load.generator_busy, "generator CPU, us a request": load.generator_cpu_s / load.count * 1e6}

@@ -1,0 +1,63 @@
+"""`python -m bench`: every workload runs, against a broker that it starts and against one given by address, and leaves nothing behind.
+
+Amounts are tiny, so figures mean nothing here; that they are there, and that nothing was lost, does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 240
+STARTED_ONLY = {"start", "kill"}
+WORKLOADS = {"start", "batches", "single", "closed", "metadata", "kcat", "delete", "deletemany", "connections", "partitions", "kill"}
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def test_one_tiny_round_of_everything(lowtide: SimpleNamespace, tmp_path: Path):
+    if shutil.which("kcat") is None and not os.environ.get("CI"):
+        pytest.skip("kcat is not installed")
+    scratch, out = tmp_path / "scratch", tmp_path / "out.json"
+    scratch.mkdir()
+    given = f"given={lowtide.bootstrap}:{os.getpid()}"
+    ended = run("--tiny", "-r", "1", "--warm", "0", "--target", given, "--scratch", str(scratch), "--json", str(out))
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(out.read_text())
+    assert document["faults"] == []
+    found = {(entry["workload"], entry["target"]): entry["figures"] for entry in document["rounds"]}
+    assert set(found) == {(name, "lowtide") for name in WORKLOADS} | {(name, "given") for name in WORKLOADS - STARTED_ONLY}
+    assert found["kill", "lowtide"]["records lost"] == 0
+    assert document["floor"]["single 1 KiB, requests/s"] > 0
+    if Path("/proc/self/stat").exists():
+        unknown = [(place, name) for place, figures in found.items() for name, value in figures.items() if value is None]
+        assert unknown == []
+        assert found["single", "lowtide"]["broker CPU us a request"] > 0
+        assert found["start", "lowtide"]["resident idle, MB"] > 1
+    assert "## Summary" in ended.stdout
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_fails_is_told_and_the_rest_goes_on(tmp_path: Path):
+    """A broker that isn't there, one that ends at once: each gets its sentence, and the exit code says so."""
+    out = tmp_path / "out.json"
+    broken = f"ends={sys.executable} -c 'raise SystemExit(\"no luck\")' {{port}} {{dir}}"
+    words = ["--only-given", "--target", "nobody=127.0.0.1:1", "--start", broken]
+    ended = run("--tiny", "-r", "1", "--warm", "0", "-w", "single,metadata", *words, "--scratch", str(tmp_path), "--json", str(out))
+    assert ended.returncode == 1
+    faults = json.loads(out.read_text())["faults"]
+    assert len(faults) == 4
+    assert faults[0] == "single on nobody: nobody does not answer at 127.0.0.1:1"
+    assert faults[1] == "single on ends: ends ended with exit code 1: no luck"
+    assert all(fault in ended.stderr for fault in faults)
+    assert list(tmp_path.iterdir()) == [out]
