@@ -21,6 +21,7 @@ import msgspec
 from lowtide.broker.outgoing import OutgoingQueue, Part
 from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 
 if TYPE_CHECKING:
     from lowtide.broker.dispatcher import Route
@@ -317,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ requests
     def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
         host = self._host
-        if stop - start < _HEAD.size:
+        if stop - start < REQUEST_HEADER_BYTES_MIN:
             self.close(f"a request of {stop - start} bytes is shorter than its header")
             return
         api_key, api_version, correlation_id = _HEAD.unpack_from(buffer, start)

@@ -16,10 +16,10 @@ import msgspec
 from lowtide.broker.client_quirks import without_array_padding
 from lowtide.broker.outgoing import Part
 from lowtide.broker.pending import Pending
-from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
+from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.headers import read_request_header
+from lowtide.protocol.headers import read_client_id, skip_header_tags
 from lowtide.protocol.messages.metadata import MetadataRequest
 
 _PLAIN_PREFIX = struct.Struct(">ii")
@@ -164,10 +164,14 @@ class Dispatcher:
 
 
 def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
+    """Reads a request that is known to be of this API and version, and no shorter than a header."""
     decode = codec_for(API[key].request, version).decode
+    flexible = request_header_is_flexible(key, version)
 
     def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
-        _, _, _, client_id, position = read_request_header(buffer, start, stop)
+        client_id, position = read_client_id(buffer, start, stop)
+        if flexible:
+            position = skip_header_tags(buffer, position, stop)
         return decode(buffer, position, stop), client_id
 
     if key != ApiKey.METADATA or not response_header_is_flexible(key, version):
@@ -175,7 +179,8 @@ def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[Any, s
     all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
 
     def read_metadata(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
-        _, _, _, client_id, position = read_request_header(buffer, start, stop)
+        client_id, position = read_client_id(buffer, start, stop)
+        position = skip_header_tags(buffer, position, stop)
         return decode(*without_array_padding(buffer, position, stop, all_topics_bytes)), client_id
 
     return read_metadata

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log import FileSlice
@@ -72,6 +72,10 @@ class OutgoingQueue:
 
     def send(self, parts: list[Part]) -> None:
         """Queue parts behind what is there and send what the socket takes."""
+        if not self._parts and not self.paused and not self._reading and FileSlice not in map(type, parts):
+            # Nearly all answers are bytes that nothing is before: they need no turn in the queue.
+            self._transport.writelines(cast("list[Buffer]", parts))
+            return
         self._parts.extend(parts)
         self.pump()
 

@@ -91,8 +91,10 @@ class ReplicaManager:
         except StorageError as error:
             self._log_manager.fail_directory_of(partition.log, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
-        self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
-        self._log_manager.maybe_flush(partition.log)
+        log = partition.log
+        self.fetches.advance(partition.topic_partition, log.high_watermark)
+        if log.flush_is_due:
+            self._log_manager.flush(log)
         return appended
 
     def on_read_failed(self, partition: Partition, error: StorageError) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _REQUEST = struct.Struct(">hhih")
 _CORRELATION_ID = struct.Struct(">i")
+_CLIENT_ID_LENGTH = struct.Struct(">h")
 _FLEXIBLE_RESPONSE = struct.Struct(">ix")
 
 REQUEST_HEADER_BYTES_MIN = _REQUEST.size
@@ -47,11 +48,29 @@ def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int,
     Returns API key, API version, correlation id, client id, and the position where the body begins.
     Errors: ProtocolError when it's cut short or malformed.
     """
-    position = start + REQUEST_HEADER_BYTES_MIN
-    if position > end:
+    check_request_size(start, end)
+    api_key, api_version, correlation_id, _ = _REQUEST.unpack_from(buffer, start)
+    client_id, position = read_client_id(buffer, start, end)
+    if request_header_is_flexible(api_key, api_version):
+        position = skip_header_tags(buffer, position, end)
+    return api_key, api_version, correlation_id, client_id, position
+
+
+def check_request_size(start: int, end: int) -> None:
+    """Errors: ProtocolError for a request in `[start, end)` that is shorter than any header."""
+    if end - start < REQUEST_HEADER_BYTES_MIN:
         message = f"a request of {end - start} bytes; its header alone has {REQUEST_HEADER_BYTES_MIN}"
         raise ProtocolError(message)
-    api_key, api_version, correlation_id, length = _REQUEST.unpack_from(buffer, start)
+
+
+def read_client_id(buffer: Buffer, start: int, end: int) -> tuple[str | None, int]:
+    """The client id of the request in `buffer[start:end]` and the position behind it, where tagged fields or the body begin.
+
+    The request is at least as long as the smallest header (`check_request_size`).
+    Errors: ProtocolError when it's cut short or malformed.
+    """
+    position = start + REQUEST_HEADER_BYTES_MIN
+    (length,) = _CLIENT_ID_LENGTH.unpack_from(buffer, position - _CLIENT_ID_LENGTH.size)
     client_id = None
     if length >= 0:
         text_start = position
@@ -67,12 +86,10 @@ def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int,
     elif length != -1:
         message = f"a client id of {length} bytes"
         raise ProtocolError(message)
-    if request_header_is_flexible(api_key, api_version):
-        position = _skip_tags(buffer, position, end)
-    return api_key, api_version, correlation_id, client_id, position
+    return client_id, position
 
 
-def _skip_tags(buffer: Buffer, position: int, end: int) -> int:
+def skip_header_tags(buffer: Buffer, position: int, end: int) -> int:
     """The position after a tagged field section. Errors: ProtocolError when it doesn't end before `end` (exclusive)."""
     try:
         number = buffer[position]
@@ -118,4 +135,4 @@ def read_response_header(buffer: Buffer, start: int, end: int, *, flexible: bool
         message = f"a response of {end - start} bytes"
         raise ProtocolError(message)
     (correlation_id,) = _CORRELATION_ID.unpack_from(buffer, start)
-    return correlation_id, _skip_tags(buffer, position, end) if flexible else position
+    return correlation_id, skip_header_tags(buffer, position, end) if flexible else position

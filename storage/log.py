@@ -137,9 +137,9 @@ class Log(LogOffsets):
         return sum(segment.size for segment in self._segments)
 
     @property
-    def unflushed_records(self) -> int:
-        """How many offsets aren't known to be on disk (`flush.messages`)."""
-        return self.log_end_offset - self.recovery_point
+    def flush_is_due(self) -> bool:
+        """Whether as many records as `flush.messages` says aren't known to be on disk."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
 
     # Appending
 

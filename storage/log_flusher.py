@@ -72,7 +72,7 @@ class LogFlusher:
 
     def flush_due(self, log: Log, now_ms: int) -> None:
         """Flushes a log if a segment was rolled, or by `flush.messages` or `flush.ms`."""
-        unflushed, config = log.unflushed_records, log.config
+        unflushed, config = log.log_end_offset - log.recovery_point, log.config
         if log.flush_wanted or unflushed >= config.flush_messages or (unflushed and now_ms - self._flushed_ms[log] >= config.flush_ms):
             self.flush(log)
 
@@ -111,7 +111,7 @@ class LogFlusher:
         if error is None:
             log.on_flushed(offset)
             self._listener.on_flushed(log)
-            if log.unflushed_records >= log.config.flush_messages:
+            if log.flush_is_due:
                 self.flush(log)
         elif log in self._flushed_ms:
             self._listener.on_failure(error)

@@ -273,10 +273,9 @@ class LogManager:
         for directory in self._directories.values():
             directory.tick(wall_ms)
 
-    def maybe_flush(self, log: Log) -> None:
-        """After an append: begins to sync the log if `flush.messages` asks for it."""
-        if log.unflushed_records >= log.config.flush_messages:
-            self._directories[parent_directory(log.directory)].flush(log)
+    def flush(self, log: Log) -> None:
+        """Begins to sync the log, if there is something to sync and nothing under way."""
+        self._directories[parent_directory(log.directory)].flush(log)
 
     def fail_directory_of(self, log: Log, error: OSError | StorageError) -> None:
         """A write to, or a read from, a log has failed: its whole directory goes offline."""

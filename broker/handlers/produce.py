@@ -112,7 +112,7 @@ class ProduceHandler:
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=log.log_start_offset,
         )
-        if log.unflushed_records >= log.config.flush_messages:
+        if log.flush_is_due:
             self._waits.append(FlushWait(partition, appended.last_offset + 1, response))
         return response
 

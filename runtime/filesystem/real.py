@@ -129,10 +129,10 @@ class OsFile:
 
     def pwritev(self, parts: Sequence[Buffer], position: int) -> None:
         assert position >= 0, (self._path, position)
-        descriptor = self._opened()
+        descriptor = self._descriptor or self._opened()
         wanted = sum(map(len, parts))
         try:
-            written = os.pwritev(descriptor.number, parts[:PARTS_PER_WRITE_MAX], position)
+            written = os.pwritev(descriptor.number, parts if len(parts) <= PARTS_PER_WRITE_MAX else parts[:PARTS_PER_WRITE_MAX], position)
             while written < wanted:
                 more = os.pwritev(descriptor.number, _after(parts, written)[:PARTS_PER_WRITE_MAX], position + written)
                 if more == 0:

@@ -70,7 +70,7 @@ class FakeDispatcher:
             name=f"test {key}",
             is_produce=key == PARK_PRODUCE,
             handle=handle,
-            read=lambda buffer, start, stop: (bytes(buffer[start + 8 : stop]), None),
+            read=lambda buffer, start, stop: (bytes(buffer[start + 10 : stop]), None),
             write=lambda correlation_id, response: [struct.pack(">ii", len(response) + 4, correlation_id) + response],
         )
 
@@ -104,7 +104,7 @@ class World:
 
 
 def frame(key: int, correlation_id: int, body: bytes = b"") -> bytes:
-    return struct.pack(">ihhi", len(body) + 8, key, 0, correlation_id) + body
+    return struct.pack(">ihhih", len(body) + 10, key, 0, correlation_id, -1) + body
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -255,7 +255,7 @@ def test_impossible_length_closes_and_says_why(length: int) -> None:
 def test_longest_allowed_frame_is_served() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
-        body = bytes(MAXIMUM_FRAME_BYTES - 8)
+        body = bytes(MAXIMUM_FRAME_BYTES - 10)
         writer.write(frame(ECHO, 1, body))
         assert await answer(reader) == (1, body)
 
@@ -342,12 +342,12 @@ def test_client_that_reads_nothing_stops_being_served() -> None:
 
 def test_unknown_api_and_short_request_close() -> None:
     async def run(world: World) -> None:
-        for data in (struct.pack(">ihhi", 8, 99, 0, 1), struct.pack(">ih", 2, 0)):
+        for data in (struct.pack(">ihhih", 10, 99, 0, 1, -1), struct.pack(">ihhib", 9, ECHO, 0, 1, 0), struct.pack(">ih", 2, 0)):
             reader, writer = await world.client()
             writer.write(data)
             with pytest.raises(CLOSED):
                 await reader.readexactly(1)
-        assert len(world.log.reasons) == 2
+        assert len(world.log.reasons) == 3
 
     simulate(run)
 

@@ -401,7 +401,9 @@ def test_the_cluster_is_known_before_the_directories_are_opened() -> None:
     assert world.manager.known_cluster_id() == CLUSTER
     world.manager.close()
     world.filesystem.write_bytes(f"{ONE}/{META_PROPERTIES}", b"version=1\n")
-    with pytest.raises(StorageError, match=META_PROPERTIES):
+    assert world.manager.known_cluster_id() == CLUSTER, "the other directory tells"
+    world.filesystem.write_bytes(f"{TWO}/{META_PROPERTIES}", b"version=1\n")
+    with pytest.raises(StorageError, match=f"{ONE}/{META_PROPERTIES}"):
         world.manager.known_cluster_id()
 
 
@@ -911,8 +913,10 @@ def test_logs_are_flushed_by_time_by_count_and_after_a_roll() -> None:
     world.tick(499)
     assert (by_time.recovery_point, by_count.recovery_point) == (0, 0)
     assert rolled.recovery_point == 15, "a segment was closed"
+    assert not by_count.flush_is_due
     append(by_count)
-    world.manager.maybe_flush(by_count)
+    assert by_count.flush_is_due
+    world.manager.flush(by_count)
     world.tick(1)
     assert (by_time.recovery_point, by_count.recovery_point) == (5, 10)
     world.filesystem.power_cut()
@@ -926,7 +930,7 @@ def test_a_failed_flush_takes_the_directory_offline_and_nothing_is_tried_again()
     log.config = LogConfig(flush_messages=1)
     append(log)
     world.filesystem.fail_next("sync", errno.EIO)
-    world.manager.maybe_flush(log)
+    world.manager.flush(log)
     world.run()
     assert world.failed == [(ONE, [A0])]
     before = world.filesystem.operation_count
