@@ -112,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
         if reason is not None:
             self.close(reason)
         elif not self._host.serving:
+            # Held as if a request were parked. Pausing alone is not enough: uvloop begins to read whatever is said in this callback.
+            self._parked_other = True
             self._pause_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -288,8 +290,9 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading()
 
     def begin(self) -> None:
-        """The broker serves now: read what came meanwhile."""
-        self._resume_reading()
+        """The broker serves now: execute what came meanwhile, and read on."""
+        self._parked_other = False
+        self._unblock()
 
     def on_memory_granted(self) -> None:
         """The frame that waited for memory may be read on."""

@@ -340,6 +340,29 @@ def test_client_that_reads_nothing_stops_being_served() -> None:
     simulate(run)
 
 
+def test_nothing_is_executed_before_the_broker_serves() -> None:
+    """Not even when the event loop reads on after `connection_made` paused it, as uvloop does."""
+
+    async def run(world: World) -> None:
+        world.host.serving = False
+        reader, writer = await world.client()
+        while not world.host.connections:
+            await asyncio.sleep(0.01)
+        for connection in world.host.connections:
+            connection._transport.resume_reading()  # type: ignore[union-attr]
+        for number in range(3):
+            writer.write(frame(ECHO, number, b"early"))
+            await asyncio.sleep(0.1)
+        assert world.dispatcher.executed == []
+        world.host.serve()
+        for number in range(3):
+            assert await answer(reader) == (number, b"early")
+        writer.write(frame(ECHO, 9, b"late"))
+        assert await answer(reader) == (9, b"late")
+
+    simulate(run)
+
+
 def test_unknown_api_and_short_request_close() -> None:
     async def run(world: World) -> None:
         for data in (struct.pack(">ihhih", 10, 99, 0, 1, -1), struct.pack(">ihhib", 9, ECHO, 0, 1, 0), struct.pack(">ih", 2, 0)):
