@@ -1,19 +1,61 @@
-"""Taking over a log directory that Apache Kafka has written.
+"""Log directories that are fuller than the metadata say: taken over from Apache Kafka, or refused because metadata were lost.
 
-Kafka keeps what topics there are in a log of its own; on disk beside the partitions only their names and topic ids are left. A broker
-whose metadata are new registers the topics whose logs it finds, whole, under their ids, and hands out producer ids that none of them has
-seen. A broker that has metadata never does: there, a log without a topic is what is left of a deleted one.
+Kafka keeps what topics there are in a log of its own; on disk beside the partitions only their names and topic ids are left. A broker whose
+metadata are new registers the topics whose logs it finds, whole, under their ids, and hands out producer ids that none of them has seen. A
+broker that has metadata never does: there, a log without a topic is what is left of a deleted one. That an adoption is under way stands in
+the metadata, so one that was cut off goes on at the next start.
+
+If the directories were in use by Lowtide before (their `lowtide-registration` says so), new metadata are metadata that were lost, and with
+them every topic's configuration, its leader epochs, and which topics were deleted. The start is refused, unless the operator says, by an
+empty file `lowtide-adopt-topics` in the first log directory, that the topics are to be taken over with the default configuration. The file
+is removed when that is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from lowtide.metadata.session import MetadataSession
+from lowtide.metadata import keys
+from lowtide.metadata.changes import ChangePlan, Step
+from lowtide.metadata.errors import ConflictError
+from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.store import Delete, MetadataStore, Put
 from lowtide.protocol.types import TopicId
 from lowtide.replication.controller import plan_adoption, plan_producer_ids_from
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.errors import StorageError
 from lowtide.storage.log import Log
+from lowtide.storage.log_directory import REGISTRATION_COUNTER, parse_folder_name
+
+ADOPTION_WISH = "lowtide-adopt-topics"
+"""The operator's word that topics may be taken over though the metadata that Lowtide had are gone."""
+
+_UNDER_WAY = SessionSettings().prefix + keys.ADOPTION
+
+
+async def adoption_is_due(store: MetadataStore, filesystem: FileSystem, directories: Sequence[str], metadata_file: str) -> bool:
+    """Whether topics are to be taken over from the directories; noted in the metadata if so. To be called before the session is opened.
+
+    `metadata_file` is what the metadata are called in a refusal. Errors: StorageError when the metadata were lost; those of the store.
+    """
+    if await store.get(SessionSettings().prefix + keys.CLUSTER_ID) is not None:
+        return await store.get(_UNDER_WAY) is not None
+    names = {directory: _names(filesystem, directory) for directory in directories}
+    held = [directory for directory, content in names.items() if any(parse_folder_name(name) is not None for name in content)]
+    if not held:
+        return False
+    used = [directory for directory, content in names.items() if REGISTRATION_COUNTER in content]
+    wish = f"{directories[0]}/{ADOPTION_WISH}"
+    if used and not filesystem.exists(wish):
+        reason = (
+            f"the metadata are missing or empty, though the log directory {used[0]} was in use and {held[0]} holds partitions; put the "
+            f"file back, or make an empty file {wish} to start with these topics and the default configuration for all of them"
+        )
+        raise StorageError(metadata_file, reason)
+    await store.transact((), (Put(_UNDER_WAY, b"1"),))
+    return True
 
 
 async def adopt_topics(session: MetadataSession, logs: Iterable[Log], log: Any) -> None:
@@ -25,11 +67,30 @@ async def adopt_topics(session: MetadataSession, logs: Iterable[Log], log: Any) 
         name, partition = each.topic_partition
         found.setdefault((name, each.topic_id), {})[partition] = each.leader_epochs.latest + 1
     for (name, topic_id), epochs in sorted(found.items()):
+        if name in session.image.topics:
+            continue  # An adoption that was cut off came as far as this.
         if sorted(epochs) != list(range(len(epochs))):
             log.warning("topic found on disk has gaps in its partitions, it is left alone", topic=name, partitions=sorted(epochs))
             continue
         plan = plan_adoption(session.image, name, topic_id, [epochs[number] for number in range(len(epochs))], session.broker_id)
         await session.wait_for(await session.commit(plan))
-        log.info("topic found on disk is taken over, with the default configuration", topic=name, partitions=len(epochs))
+        log.warning("topic found on disk is taken over, with the default configuration", topic=name, partitions=len(epochs))
     if next_producer_id > 0:
-        await session.wait_for(await session.commit(plan_producer_ids_from(next_producer_id)))
+        with suppress(ConflictError):  # Likewise.
+            await session.wait_for(await session.commit(plan_producer_ids_from(next_producer_id)))
+
+
+async def finish_adoption(session: MetadataSession, filesystem: FileSystem, directory: str) -> None:
+    """Note that all is taken over; what the operator said counted once. Errors: those of `MetadataSession.commit`, OSError."""
+    await session.commit(ChangePlan((Step((Delete(keys.ADOPTION),)),), needs_controller=False))
+    with suppress(FileNotFoundError):
+        filesystem.unlink(f"{directory}/{ADOPTION_WISH}")
+        filesystem.sync_directory(directory)
+
+
+def _names(filesystem: FileSystem, directory: str) -> list[str]:
+    """What is in a directory; nothing if it can't be listed, which is found out, and told, when it is opened."""
+    try:
+        return filesystem.listdir(directory)
+    except OSError:
+        return []

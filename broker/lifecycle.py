@@ -12,10 +12,10 @@ import asyncio
 import gc
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lowtide.broker.adoption import adopt_topics
+from lowtide.broker.adoption import adopt_topics, adoption_is_due, finish_adoption
 from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_topics import log_config
 from lowtide.broker.context import BrokerContext
@@ -26,6 +26,7 @@ from lowtide.broker.loop_health import LoopHealth
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.server import ConnectionHost, Server
 from lowtide.broker.topics import TopicAdministrator
+from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.errors import InconsistentClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.local import LocalStore
@@ -41,8 +42,8 @@ from lowtide.runtime.tasks import TaskRegistry
 from lowtide.runtime.thread_usage import ReadUsage, ThreadUsageReader, no_usage
 from lowtide.runtime.worker import ThreadWorker, Worker
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log import Log
-from lowtide.storage.log_manager import LogManager, LogManagerSettings
+from lowtide.storage.log import Log, LogConfig
+from lowtide.storage.log_manager import KnownTopic, LogManager, LogManagerSettings
 
 MAXIMUM_WAITING_PER_PARTITION = 10_000
 """Requests that may wait for one partition; further ones are answered at once with what there is."""
@@ -79,8 +80,6 @@ def real_ports(loop: asyncio.AbstractEventLoop) -> Ports:
     filesystem, clock = OsFileSystem(), SystemClock()
 
     async def open_store(directory: str) -> LocalStore:
-        from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore  # noqa: PLC0415  SQLite isn't needed by the simulator
-
         try:
             return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
         except AlreadyLockedError as error:
@@ -138,8 +137,9 @@ class Broker:
 
     async def _start(self) -> None:
         config, ports = self.config, self._ports
-        self._check_directories()
+        self._check_metadata_directory()
         self._store = await ports.open_store(config.log_dirs[0])
+        adopts = await adoption_is_due(self._store, ports.filesystem, config.log_dirs, f"{config.log_dirs[0]}/{METADATA_FILE}")
         self._session = MetadataSession(
             store=self._store,
             clock=ports.clock,
@@ -159,19 +159,19 @@ class Broker:
                 recovery_point_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
                 high_watermark_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
                 producer_id_expiration_ms=config.producer_id_expiration_ms,
-                default_config=log_config(config, {}),
+                default_config=_for_unknown_topics(log_config(config, {})),
             ),
         )
         try:
             cluster_id = await self._session.open(self._log_manager.known_cluster_id())
         except InconsistentClusterError as error:
             raise StorageError(", ".join(config.log_dirs), f"{error} (meta.properties)") from error
-        is_new_cluster = not self._session.image.cluster_id
         self._log_manager.on_directory_failed = self._on_directory_failed
-        self._log_manager.open(cluster_id, config.node_id)
+        topics = {name: KnownTopic(topic.topic_id, log_config(config, topic.configs)) for name, topic in self._session.image.topics.items()}
+        self._log_manager.open(cluster_id, config.node_id, required=config.log_dirs[0], topics=topics)
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
-        await self._serve(self._session, self._log_manager, adopts=is_new_cluster)
+        await self._serve(self._session, self._log_manager, adopts=adopts)
 
     async def _serve(self, session: MetadataSession, log_manager: LogManager, *, adopts: bool) -> None:
         config, ports = self.config, self._ports
@@ -219,7 +219,9 @@ class Broker:
         log_manager.write_registration(session.broker_epoch)
         if adopts:
             await adopt_topics(session, list(log_manager.logs.values()), self.log)
+            await finish_adoption(session, ports.filesystem, config.log_dirs[0])
         image = session.image
+        self.replicas.expect(image)
         self.replicas.on_image(image, image.topics.values(), ())
         await self.replicas.settled()
         host.serve()
@@ -260,12 +262,13 @@ class Broker:
         except (OSError, StorageError) as error:
             self.log.error("the logs were not stopped cleanly", error=str(error))
 
-    def _check_directories(self) -> None:
-        for directory in self.config.log_dirs:
-            try:
-                self._ports.filesystem.make_directories(directory)
-            except OSError as error:
-                raise StorageError(directory, f"the log directory cannot be made: {error.strerror or error}") from error
+    def _check_metadata_directory(self) -> None:
+        """The metadata store needs its directory now; what is wrong with another one is found out when all are opened."""
+        directory = self.config.log_dirs[0]
+        try:
+            self._ports.filesystem.make_directories(directory)
+        except OSError as error:
+            raise StorageError(directory, f"the log directory cannot be made: {error.strerror or error}") from error
 
     def _advertised(self) -> tuple[Listener, ...]:
         """Where clients are told to connect; port 0 stands for the port that was bound."""
@@ -282,20 +285,38 @@ class Broker:
         if self.replicas is not None:
             self.replicas.on_directory_failed(logs)
         if self._log_manager is not None and not self._log_manager.has_online_directory:
+            self._fail("all log directories have failed, the broker stops")
+        elif directory == self.config.log_dirs[0]:
+            self._fail("the log directory with the metadata store has failed, the broker stops")
+
+    def _fail(self, reason: str) -> None:
+        """Nothing can be served any more."""
+        if not self.failed:
+            self.log.critical(reason)
             self.failed = True
             self._on_failed()
 
     def _on_tick(self) -> None:
         assert self._log_manager is not None
+        if self._store is not None and self._store.failure is not None:
+            self._fail(f"{self._store.failure}, the broker stops")
+        if self.replicas is not None:
+            self.replicas.tick()
         self._log_manager.tick(self._ports.clock.wall_ms())
         self._tick_timer = self._ports.loop.call_later(_TICK_S, self._on_tick)
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")
         if name.startswith("metadata-"):
-            # Without its metadata session a broker is deaf: it must not go on as if nothing were.
-            self.failed = True
-            self._on_failed()
+            self._fail("the metadata session has ended, the broker stops")
+
+
+def _for_unknown_topics(config: LogConfig) -> LogConfig:
+    """What logs are loaded with whose topics aren't known: left by Kafka, to be taken over, or left of deleted topics.
+
+    They may have been compacted, so a gap between two segments is no damage, whatever the default policy is; it isn't to Kafka either.
+    """
+    return replace(config, cleanup_policy=config.cleanup_policy | {"compact"})
 
 
 async def run_broker(config: BrokerConfig, *, logger: Any, ready: Callable[[str], None] | None = None) -> int:

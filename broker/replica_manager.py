@@ -50,11 +50,13 @@ class ReplicaManager:
         """`log_config` gives the effective configuration of a topic's logs."""
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
+        self.offline: frozenset[TopicPartition] = frozenset()
+        """Partitions of this broker that it can't serve: their log directory is offline, or their log could not be made or loaded."""
         self.image: MetadataImage | None = None
         self.fetches = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
         self.flushes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
         self.deletes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
-        self._log_manager = log_manager
+        self.log_manager = self._log_manager = log_manager
         log_manager.on_log_flushed = self._on_log_flushed
         self._clock = clock
         self._loop = loop
@@ -64,6 +66,7 @@ class ReplicaManager:
         self._working = False
         self._settled: list[asyncio.Future[None]] = []
         self._leaving: set[TopicPartition] = set()
+        self._without_room: set[str] = set()
 
     # ------------------------------------------------------------------ finding a partition
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
@@ -75,6 +78,8 @@ class ReplicaManager:
         found = self.partitions.get((topic, partition))
         if found is not None:
             return found if not found.log.offline else ErrorCode.KAFKA_STORAGE_ERROR
+        if (topic, partition) in self.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         known = self.image.topics.get(topic) if self.image is not None else None
         if known is None or not 0 <= partition < len(known.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -124,7 +129,7 @@ class ReplicaManager:
             TopicPartition(topic.name, index)
             for topic in deleted
             for index in range(len(topic.partitions))
-            if self.partitions.get((topic.name, index)) is not None
+            if (topic.name, index) in self.partitions or (topic.name, index) in self.offline
         ]
         if gone:
             self._stop(gone)
@@ -135,6 +140,19 @@ class ReplicaManager:
                     self._work.append(partial(self._host, topic, index, state, config))
         self._work_on()
 
+    def expect(self, image: MetadataImage) -> None:
+        """Before the first image: what it says is here was here before, and isn't made anew where it may be in a directory that failed."""
+        here = [
+            (TopicPartition(topic.name, index), topic.topic_id)
+            for topic in image.topics.values()
+            for index, state in enumerate(topic.partitions)
+            if self.broker_id in state.replicas
+        ]
+        offline = self._log_manager.expect(here)
+        if offline:
+            lost = list(self._log_manager.lost_directories)
+            self._log.error("partitions are offline with their log directories", partitions=len(offline), missing_directories=lost)
+
     async def settled(self) -> None:
         """Wait until all that was asked for is done on disk."""
         if self._work or self._leaving:
@@ -142,8 +160,15 @@ class ReplicaManager:
             self._settled.append(waiter)
             await waiter
 
+    def tick(self) -> None:
+        """Try again to make logs for which there was no room. On the order of once a second."""
+        names, self._without_room = self._without_room, set()
+        self._host_again(*names)
+
     def on_directory_failed(self, logs: Iterable[Log]) -> None:
         """A log directory went offline: whoever waits for its partitions is told."""
+        logs = list(logs)
+        self.offline |= {log.topic_partition for log in logs if log.topic_partition in self.partitions}
         for log in logs:
             self._release(log.topic_partition)
 
@@ -187,15 +212,21 @@ class ReplicaManager:
             try:
                 log = self._log_manager.create_log(key, topic.topic_id, config)
             except StorageError as error:
-                self._log.error("log could not be created", partition=str(key), error=str(error))
+                if key not in self.offline:
+                    self._log.error("log could not be created", partition=str(key), error=str(error))
+                if error.is_disk_full:
+                    self._without_room.add(topic.name)
+                self.offline |= {key}
                 return None
+            self.offline -= {key}
         partition = Partition(topic_partition=key, topic_id=topic.topic_id, local_broker_id=self.broker_id, log=log)
         self.partitions[key] = partition
         return partition
 
     def _stop(self, gone: list[TopicPartition]) -> None:
+        self.offline -= set(gone)
         for key in gone:
-            del self.partitions[key]
+            self.partitions.pop(key, None)
             self._release(key)
         self._remove(gone, then=partial(self._host_again, *dict.fromkeys(key.topic for key in gone)))
 

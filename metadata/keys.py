@@ -11,6 +11,7 @@
 | `parts/<topic id>/<number, six digits>` | `PartitionRecord` | with its topic; without one it is invisible and is swept |
 | `config/topic/<name>` | map of strings | with its topic |
 | `producer_ids/next` | number | for ever, one block more per grant |
+| `adoption` | `1` | while topics are being taken over that were found on disk |
 
 Partitions stand under the topic's **id**, so that a topic deleted and made anew can't revive the state of the old one. Topic names
 consist of letters, digits, `.`, `_` and `-`, so a name never holds the separator.
@@ -35,6 +36,7 @@ CLUSTER_ID: Final = b"cluster_id"
 CONTROLLER: Final = b"controller"
 CONTROLLER_EPOCH: Final = b"controller_epoch"
 NEXT_PRODUCER_ID: Final = b"producer_ids/next"
+ADOPTION: Final = b"adoption"
 
 
 def broker(broker_id: BrokerId) -> bytes:

@@ -102,6 +102,11 @@ class LocalStore:
         self._lease_timer_at_ms = 0
         self._watchers: dict[asyncio.Future[None], None] = {}
 
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be decided on this store any more, until it is opened anew; None while all is well."""
+        return self._failed
+
     # Reading
 
     async def get(self, key: bytes) -> KeyValue | None:

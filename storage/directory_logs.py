@@ -9,7 +9,6 @@ Source: Kafka's LogManager.
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 
@@ -27,16 +26,16 @@ from lowtide.storage.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
+from lowtide.storage.directory_deletions import DeletionHooks, DirectoryDeletions, offline_error
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
-from lowtide.storage.file_removal import FileRemoval, Leaving
+from lowtide.storage.file_removal import FileRemoval
 from lowtide.storage.loader import LoadReport, create_log, load_log
 from lowtide.storage.log import Log, LogConfig, Truncation
 from lowtide.storage.log_directory import (
     REGISTRATION_COUNTER,
+    DirectoryListing,
     Identity,
     LogDirectory,
-    deleted_folder_name,
-    deleted_partition,
     list_directory,
 )
 from lowtide.storage.log_flusher import FlushListener, LogFlusher
@@ -48,7 +47,7 @@ from lowtide.storage.sync_failure import mark_failed, write_anew
 
 
 class DirectoryLogs:
-    """See the module. `open`, then `load`; in the end `stop`, and `finish` or `release`."""
+    """See the module. `open`, `prepare`, `load`; in the end `stop`, and `finish` or `release`."""
 
     def __init__(
         self, path: str, ports: DirectoryPorts, settings: LogManagerSettings, on_failed: Callable[[DirectoryLogs, str], None]
@@ -74,7 +73,9 @@ class DirectoryLogs:
         self._topic_names: dict[TopicId, str] = {}
         self._old_recovery_points: dict[TopicPartition, Offset] = {}
         self._old_high_watermarks: dict[TopicPartition, Offset] = {}
-        self._leaving: set[TopicPartition] = set()
+        self._listing = DirectoryListing(partitions={}, deleted=(), strays=())
+        self._leftovers: list[TopicPartition] = []
+        self._failed_to_open: str | None = None
         self._export_is_stale = False
         self._stopped = False
         self._served = False
@@ -84,6 +85,13 @@ class DirectoryLogs:
         listener = FlushListener(on_flushed=self._on_log_flushed, on_failure=self.fail)
         self._flusher = LogFlusher(ports.filesystem, ports.committer, ports.clock, listener)
         self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
+        hooks = DeletionHooks(
+            journal=lambda: self.journal,
+            checkpoints=(self._recovery_points, self._high_watermarks),
+            on_forgotten=self._on_forgotten,
+            on_failure=self.fail,
+        )
+        self._deletions = DirectoryDeletions(path, ports, self._removal, hooks)
 
     # Opening
 
@@ -91,21 +99,48 @@ class DirectoryLogs:
         """Takes the directory. Errors: StorageError; see `LogDirectory.open`."""
         self._directory = LogDirectory.open(self._filesystem, self.path, identity, self._ports.random)
 
-    def load(self) -> None:
-        """Reads the journal and loads every log; unclean ones are recovered. Start code: it syncs, and may take long.
+    def prepare(self) -> None:
+        """Looks at what is there, and reads the journal; no log is touched, and a clean stop stays one. Start code: it may sync.
 
-        Errors: StorageError with file and remedy for what concerns the directory as a whole. What is wrong with one partition is in
-        `damaged`.
+        Errors: StorageError with file and remedy.
         """
         try:
-            self._load()
+            self._listing = list_directory(self._filesystem, self.path)
+            self.strays = tuple(f"{self.path}/{name}" for name in self._listing.strays)
+            self._journal = LogStartJournal.open(
+                self._filesystem,
+                self.path,
+                self._ports.committer,
+                folders=self._listing.partitions,
+                expected=self._filesystem.exists(f"{self.path}/{REGISTRATION_COUNTER}"),
+                hooks=JournalHooks(topic_name=self._topic_names.get, on_failure=self.fail),
+            )
         except OSError as error:
             raise storage_error(self.path, error) from error
 
-    def _load(self) -> None:
-        listing = list_directory(self._filesystem, self.path)
-        self.strays = tuple(f"{self.path}/{name}" for name in listing.strays)
-        self._journal = self._open_journal(listing.partitions)
+    @property
+    def folders(self) -> Mapping[TopicPartition, TopicId]:
+        """The partitions that `prepare` found, with their topic ids, zeros where unknown."""
+        return self._listing.partitions
+
+    def leave_out(self, topic_partition: TopicPartition) -> None:
+        """A folder that was found is what is left of a deleted topic: `load` removes it."""
+        del self._listing.partitions[topic_partition]
+        self._leftovers.append(topic_partition)
+
+    def load(self, configs: Mapping[str, LogConfig]) -> None:
+        """Loads every log, with its topic's configuration, or the default one; unclean ones are recovered. Start code: it syncs.
+
+        It may take long. Errors: StorageError for what concerns the directory as a whole. What is wrong with one partition is in `damaged`.
+        """
+        try:
+            self.directory.begin_use()
+            self._load(self._listing, configs)
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+
+    def _load(self, listing: DirectoryListing, configs: Mapping[str, LogConfig]) -> None:
+        leftovers = self._deletions.rename_now(self._leftovers)
         # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find out again.
         self._old_recovery_points = self._read_checkpoint(RECOVERY_POINT_CHECKPOINT, listing.partitions)
         self._old_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_CHECKPOINT, listing.partitions)
@@ -116,10 +151,11 @@ class DirectoryLogs:
                 continue
             try:
                 start = self.journal.value(topic_id, topic_partition.partition)
-                self._load_log(topic_partition, topic_id, self._settings.default_config, start or 0)
+                config = configs.get(topic_partition.topic, self._settings.default_config)
+                self._load_log(topic_partition, topic_id, config, start or 0)
             except DamagedSegmentError as error:
                 self.damaged[topic_partition] = error
-        self._finish_deletions(listing.deleted, listing.partitions)
+        self._deletions.finish_interrupted([*listing.deleted, *leftovers], listing.partitions)
         now_ms = self._ports.clock.monotonic_ms()
         self._next_ms = {
             "recovery points": now_ms + self._settings.recovery_point_interval_ms,
@@ -127,22 +163,6 @@ class DirectoryLogs:
             "producers": now_ms + self._settings.producer_expiration_check_ms,
         }
         self._served = True
-
-    def _open_journal(self, folders: Mapping[TopicPartition, TopicId]) -> LogStartJournal:
-        """The journal; when it is refused nothing was touched yet, and a clean stop stays one."""
-        try:
-            return LogStartJournal.open(
-                self._filesystem,
-                self.path,
-                self._ports.committer,
-                folders=folders,
-                expected=self._filesystem.exists(f"{self.path}/{REGISTRATION_COUNTER}"),
-                hooks=JournalHooks(topic_name=self._topic_names.get, on_failure=self.fail),
-            )
-        except StorageError:
-            if self.directory.stopped_cleanly:
-                self._filesystem.replace_file(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(-1))
-            raise
 
     def _load_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
         report = LoadReport()
@@ -168,16 +188,6 @@ class DirectoryLogs:
             # Or the next power cut might bring back what was cut, between batches that were written since.
             self._flusher.flush_now(log)
         return log
-
-    def _finish_deletions(self, folders: Iterable[str], partitions: Mapping[TopicPartition, TopicId]) -> None:
-        """Removes what is left of partitions whose deletion a stop has interrupted, and their log starts."""
-        alive = {(topic_id, topic_partition.partition) for topic_partition, topic_id in partitions.items()}
-        gone = [deleted_partition(self._filesystem, self.path, name) for name in folders]
-        forgotten = [key for key in gone if key is not None and key not in alive and self.journal.value(*key) is not None]
-        if forgotten:
-            self._export_is_stale = True
-            self.journal.forget(forgotten, lambda _error: None)
-        self._removal.remove_folders([f"{self.path}/{name}" for name in folders], 0)
 
     def _read_checkpoint(self, name: str, here: Container[TopicPartition]) -> dict[TopicPartition, Offset]:
         """What the checkpoint says of the partitions that are here.
@@ -221,6 +231,16 @@ class DirectoryLogs:
         return self._directory is not None and self._directory.is_online
 
     @property
+    def directory_id(self) -> TopicId | None:
+        """The directory's id; None if it couldn't be opened."""
+        return None if self._directory is None else self._directory.directory_id
+
+    @property
+    def offline_reason(self) -> str | None:
+        """Why its logs aren't served; None while they are."""
+        return self._failed_to_open if self._directory is None else self._directory.offline_reason
+
+    @property
     def partition_count(self) -> int:
         """How many partitions have their folder here."""
         return len(self.logs) + len(self.unidentified) + len(self.damaged)
@@ -236,6 +256,10 @@ class DirectoryLogs:
     def fail(self, error: OSError | StorageError) -> None:
         """Takes the directory offline: its logs refuse appends from now on. A second failure changes nothing."""
         reason = error.reason if isinstance(error, StorageError) else error.strerror or str(error)
+        if self._directory is None:
+            self._failed_to_open = reason
+            self._on_failed(self, reason)
+            return
         if self.directory.is_online and self._served:
             mark_failed(self._filesystem, self.path)
         if self.directory.fail(reason) and not self._stopped:
@@ -250,7 +274,7 @@ class DirectoryLogs:
 
         Errors: StorageError; a full disk is one too, and leaves the directory online and without the partition.
         """
-        assert topic_partition not in self._leaving | self.logs.keys(), topic_partition
+        assert topic_partition not in self._deletions.leaving | self.logs.keys(), topic_partition
         folder = self.folder(topic_partition)
         start = self.journal.value(topic_id, topic_partition.partition) or 0
         was_there = topic_partition in self.unidentified
@@ -312,61 +336,34 @@ class DirectoryLogs:
         """
         keys = [key for key in partitions if self.holds(key)]
         if not self.is_online:
-            offline = OSError(errno.EIO, f"the log directory is offline: {self.directory.offline_reason}", self.path)
+            # Out of sight, and left on the disk: the next start that can use the directory finds folders of a topic that is gone.
+            for key in keys:
+                self._out_of_sight(key)
+            offline = offline_error(self.path, self.offline_reason)
             self._ports.committer.submit(Barrier(), lambda error: on_done(error or offline))
             return
         forgotten: list[tuple[TopicId, int]] = []
-        renames = []
         delay_ms = 0
         for key in keys:
-            log = self.logs.pop(key, None)
-            self.unidentified.discard(key)
-            self.damaged.pop(key, None)
-            self._old_recovery_points.pop(key, None)
-            self._old_high_watermarks.pop(key, None)
+            log = self._out_of_sight(key)
             if log is not None:
                 log.forget_removed_segments()
-                log.offline = True
-                self._drop(log)
                 forgotten.append((log.topic_id, key.partition))
                 delay_ms = max(delay_ms, log.config.file_delete_delay_ms)
-            renames.append((self.folder(key), f"{self.path}/{deleted_folder_name(key, self._ports.random)}"))
-        self._leaving.update(keys)
         self._topic_names.clear()
         self._topic_names.update({log.topic_id: key.topic for key, log in self.logs.items()})
-        leaving = Leaving(keys=keys, forgotten=forgotten, renames=renames, delay_ms=delay_ms, on_done=on_done)
-        self._removal.rename_folders(renames, partial(self._on_renamed, leaving))
+        self._deletions.begin(keys, forgotten, delay_ms=delay_ms, on_done=on_done)
 
-    def _on_renamed(self, leaving: Leaving, error: OSError | None) -> None:
-        """The names are free in memory; now durably, and in the checkpoints, for they go by name."""
-        if error is not None:
-            self.fail(error)
-        if error is not None or self._stopped:
-            self._left(leaving, error or OSError(errno.ESHUTDOWN, "the broker is stopping", self.path))
-            return
-        waiting_for = 2
-
-        def written(failed: OSError | None) -> None:
-            nonlocal waiting_for
-            waiting_for -= 1
-            leaving.error = leaving.error or failed
-            if waiting_for == 0:
-                if self._stopped:
-                    leaving.error = leaving.error or OSError(errno.ESHUTDOWN, "the broker is stopping", self.path)
-                if leaving.error is not None:
-                    self._left(leaving, leaving.error)
-                else:
-                    self._export_is_stale = True
-                    self.journal.forget(leaving.forgotten, partial(self._left, leaving))
-
-        self._recovery_points.write_and_tell(written)
-        self._high_watermarks.write_and_tell(written)
-
-    def _left(self, leaving: Leaving, error: OSError | None) -> None:
-        self._leaving.difference_update(leaving.keys)
-        due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms
-        self._removal.remove_folders([target for _source, target in leaving.renames], due_ms)
-        leaving.on_done(error)
+    def _out_of_sight(self, key: TopicPartition) -> Log | None:
+        log = self.logs.pop(key, None)
+        self.unidentified.discard(key)
+        self.damaged.pop(key, None)
+        self._old_recovery_points.pop(key, None)
+        self._old_high_watermarks.pop(key, None)
+        if log is not None:
+            log.offline = True
+            self._drop(log)
+        return log
 
     def _add(self, log: Log) -> None:
         self.logs[log.topic_partition] = log
@@ -450,6 +447,9 @@ class DirectoryLogs:
     def _on_log_flushed(self, log: Log) -> None:
         self.on_flushed(log)
 
+    def _on_forgotten(self) -> None:
+        self._export_is_stale = True
+
     def _on_folded(self, error: OSError | None) -> None:
         self._export_is_stale |= error is not None
 
@@ -471,6 +471,7 @@ class DirectoryLogs:
     def stop(self) -> None:
         """Begins nothing new; what is under way is still answered. Call it before the committer is closed."""
         self._stopped = True
+        self._deletions.stop()
         self._recovery_points.stop()
         self._high_watermarks.stop()
         if self._journal is not None:

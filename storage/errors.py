@@ -29,6 +29,10 @@ class StorageError(Exception):
         return self.error_number in DISK_FULL
 
 
+class RefusedDirectoryError(StorageError):
+    """A log directory isn't for this broker, or somebody else uses it. No fault of the disk: the start is refused, whatever else works."""
+
+
 class DamagedSegmentError(StorageError):
     """Bytes in the middle of a segment aren't a record batch, though they were one when they were written.
 

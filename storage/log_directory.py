@@ -1,7 +1,8 @@
 """One log directory: who may use it, whose it is, how it was left, and whether it still works.
 
 Guards: one broker at a time writes here (a lock), and only the broker of the cluster that the directory belongs to (`meta.properties`). The
-marker of a clean stop is gone, durably, before anything else is changed, so a later crash can't pass for a clean stop.
+marker of a clean stop is gone, durably, before any log is changed, so a later crash can't pass for a clean stop; but not before all that
+may make a broker refuse to start has been looked at.
 
 It doesn't know logs; it only says which folders hold partitions.
 
@@ -30,7 +31,7 @@ from lowtide.storage.checkpoint import (
     encode_meta_properties,
     parent_directory,
 )
-from lowtide.storage.errors import StorageError, storage_error
+from lowtide.storage.errors import DISK_FULL, RefusedDirectoryError, StorageError, storage_error
 
 LOCK_FILE = ".lock"
 REGISTRATION_COUNTER = "lowtide-registration"
@@ -72,17 +73,14 @@ class LogDirectory:
     def open(cls, filesystem: FileSystem, path: str, identity: Identity, random: Random) -> LogDirectory:
         """Takes the directory for the broker `identity`; makes it, and says whose it is, if it's new. Start code: it syncs.
 
-        Errors: StorageError, in one sentence each, for a path that isn't a folder or can't be made or written, a lock that somebody else
-        holds, a directory of another cluster or node, and partitions without a `meta.properties`.
+        The logs may be looked at, not changed, before `begin_use`.
+        Errors, in one sentence each: RefusedDirectoryError for a lock that somebody else holds, a directory of another cluster or node, and
+        partitions without a `meta.properties`; StorageError for a path that isn't a folder or can't be made, read or written.
         """
         lock = _locked(filesystem, path)
         try:
             properties = _claimed(filesystem, path, identity, random)
-            marker = f"{path}/{CLEAN_SHUTDOWN_MARKER}"
-            stopped_cleanly = filesystem.exists(marker)
-            if stopped_cleanly:
-                filesystem.unlink(marker)
-                filesystem.sync_directory(path)
+            stopped_cleanly = filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}")
         except OSError as error:
             lock.release()
             raise _unusable(path, error) from error
@@ -90,6 +88,12 @@ class LogDirectory:
             lock.release()
             raise
         return cls(filesystem, path, lock, properties, stopped_cleanly=stopped_cleanly)
+
+    def begin_use(self) -> None:
+        """From here on an end is no clean stop, unless it says so anew. Start code: it syncs. Errors: OSError."""
+        if self.stopped_cleanly:
+            self._filesystem.unlink(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}")
+            self._filesystem.sync_directory(self.path)
 
     @property
     def is_online(self) -> bool:
@@ -197,7 +201,7 @@ def _locked(filesystem: FileSystem, path: str) -> Lock:
         return filesystem.lock(f"{path}/{LOCK_FILE}")
     except AlreadyLockedError as error:
         reason = f"the log directory is in use by another broker, which holds {LOCK_FILE}; stop it, or give this one another directory"
-        raise StorageError(path, reason) from error
+        raise RefusedDirectoryError(path, reason) from error
     except OSError as error:
         raise _unusable(path, error) from error
 
@@ -229,13 +233,13 @@ def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Rand
             reason = (
                 f"the log directory holds partitions ({partition}) but {META_PROPERTIES}, which says whose they are, is missing or empty"
             )
-            raise StorageError(path, reason)
+            raise RefusedDirectoryError(path, reason)
     elif known.cluster_id != identity.cluster_id:
         reason = f"the log directory belongs to cluster {known.cluster_id!r} ({META_PROPERTIES}), this broker is of {identity.cluster_id!r}"
-        raise StorageError(path, reason)
+        raise RefusedDirectoryError(path, reason)
     elif known.node_id != identity.node_id:
         reason = f"the log directory belongs to node {known.node_id} ({META_PROPERTIES}), this broker is node {identity.node_id}"
-        raise StorageError(path, reason)
+        raise RefusedDirectoryError(path, reason)
     elif known.directory_id != ZERO_TOPIC_ID:
         # Writing nothing would let a directory that can't be written pass until the first append.
         _check_writable(filesystem, path)
@@ -251,11 +255,17 @@ def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Rand
 
 
 def _check_writable(filesystem: FileSystem, path: str) -> None:
+    """A full disk is no reason not to use the directory: it's freed by deletes, which need a broker that starts."""
     probe = f"{path}/.lowtide-write-check"
     with contextlib.suppress(FileNotFoundError):
         filesystem.unlink(probe)
-    filesystem.write_bytes(probe, b"")
-    filesystem.unlink(probe)
+    try:
+        filesystem.write_bytes(probe, b"")
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+    else:
+        filesystem.unlink(probe)
 
 
 def _fresh_id(getrandbits: Callable[[int], int]) -> TopicId:

@@ -3,7 +3,8 @@
 Guards: a partition is in one directory only; a partition whose directory is offline isn't made anew, empty, in another; a delete that spans
 directories is told as done when it's durable in all of them.
 
-What happens inside one directory is `directory_logs.py`. It doesn't know leaders: that an offset may be deleted is decided by its callers.
+How the directories are taken at the start is `directory_opening.py`, what happens inside one of them `directory_logs.py`. It doesn't know
+leaders: that an offset may be deleted is decided by its callers.
 
 Source: Kafka's LogManager.
 """
@@ -11,8 +12,9 @@ Source: Kafka's LogManager.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
@@ -20,15 +22,27 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties, parent_directory
 from lowtide.storage.directory_logs import DirectoryLogs
-from lowtide.storage.errors import StorageError
+from lowtide.storage.directory_opening import KnownTopic, OfflinePartition, Opened, OpenRequest, open_directories
+from lowtide.storage.errors import DISK_FULL, RefusedDirectoryError, StorageError, storage_error
+from lowtide.storage.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
 from lowtide.storage.loader import LoadReport
 from lowtide.storage.log import Log, LogConfig, Truncation
-from lowtide.storage.log_directory import Identity, list_directory
+from lowtide.storage.log_directory import Identity
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
 from lowtide.storage.log_start import OnDurable
 from lowtide.storage.segment_files import SegmentCache
 
-__all__ = ["LogManager", "LogManagerSettings", "OnDirectoryFailed"]
+__all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "OnDirectoryFailed"]
+
+
+class DirectoryUsage(NamedTuple):
+    """What is in a log directory, and the bytes of its volume: all, and those that may still be written."""
+
+    absolute_path: str
+    logs: tuple[Log, ...]
+    total_bytes: int
+    usable_bytes: int
+
 
 OnDirectoryFailed = Callable[[str, str, list[Log]], None]
 """Told the directory, the reason, and its logs, which are offline already."""
@@ -57,7 +71,8 @@ class LogManager:
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
-        self._offline_partitions: dict[TopicPartition, str] = {}
+        self._opened = Opened()
+        self._is_open = False
         cache = SegmentCache()
         self._directories = {
             path: DirectoryLogs(
@@ -76,72 +91,117 @@ class LogManager:
     def known_cluster_id(self) -> str | None:
         """The cluster that the directories belong to, by what they say themselves; None if all are new. Takes no lock.
 
-        Errors: StorageError for a `meta.properties` that can't be read.
+        Errors: StorageError for a `meta.properties` that can't be read, if no other one tells.
         """
+        failure: StorageError | None = None
         for path in self._paths:
             place = f"{path}/{META_PROPERTIES}"
-            if self._filesystem.exists(place):
-                properties = decode_meta_properties(self._filesystem.read_bytes(place), place)
+            try:
+                properties = decode_meta_properties(self._filesystem.read_bytes(place), place) if self._filesystem.exists(place) else None
+            except OSError as error:
+                failure = failure or storage_error(place, error)
+            except StorageError as error:
+                failure = failure or error
+            else:
                 if properties is not None:
                     return properties.cluster_id
+        if failure is not None:
+            raise failure
         return None
 
-    def open(self, cluster_id: str, node_id: int) -> None:
+    def open(self, cluster_id: str, node_id: int, *, required: str | None = None, topics: Mapping[str, KnownTopic] | None = None) -> None:
         """Takes all directories and loads all logs; recovers those that weren't stopped cleanly. Start code: it syncs, and may take long.
 
-        A directory with a damaged journal or a failing disk goes offline, with its partitions, if another one is left.
-        Errors: StorageError in one sentence: a directory that can't be used by this broker, or none that works.
+        A directory that fails goes offline, with its partitions, if another one is left and it isn't the `required` one. `topics` are
+        those of the cluster's metadata, by name.
+        Errors: StorageError in one sentence; see `open_directories`.
         """
         repeated = {path for path in self._paths if self._paths.count(path) > 1}
         if repeated:
-            raise StorageError(min(repeated), "the log directory is given twice")
-        identity = Identity(cluster_id=cluster_id, node_id=node_id)
+            raise RefusedDirectoryError(min(repeated), "the log directory is given twice")
+        request = OpenRequest(
+            identity=Identity(cluster_id=cluster_id, node_id=node_id),
+            required=None if required is None else required.rstrip("/") or "/",
+            topics=topics or {},
+        )
         try:
-            for path in self._paths:
-                self._directories[path].open(identity)
-            self._check_directory_ids()
-            self._load()
+            self._opened = open_directories(self._filesystem, self._directories, request)
         except BaseException:
             self.release()
             raise
+        for directory in self._directories.values():
+            if directory.is_online:
+                self.logs.update(directory.logs)
+        self._is_open = True
+        for directory in self._directories.values():
+            if not directory.is_online:
+                self._on_failed(directory, directory.offline_reason or "")
 
-    def _check_directory_ids(self) -> None:
-        by_id: dict[bytes, str] = {}
-        for path, directory in self._directories.items():
-            other = by_id.setdefault(directory.directory.directory_id, path)
-            if other != path:
-                reason = f"the log directory has the same directory.id as {other}; one of them is a copy"
-                raise StorageError(path, reason)
+    def expect(self, partitions: Iterable[tuple[TopicPartition, TopicId]]) -> list[TopicPartition]:
+        """Takes what the metadata say has been here before; returns those that are offline. Start code: it syncs.
 
-    def _load(self) -> None:
-        failure: StorageError | None = None
-        for path, directory in self._directories.items():
-            try:
-                directory.load()
-            except StorageError as error:
-                failure = failure or error
-                self._set_offline(path, directory, error)
-                continue
-            for topic_partition in (*directory.logs, *directory.unidentified, *directory.damaged):
-                holder = self._holder(topic_partition, besides=directory)
-                if holder is not None:
-                    reason = f"the partition is in {holder.path} too; one of the folders must be moved away"
-                    raise StorageError(directory.folder(topic_partition), reason)
-            self.logs.update(directory.logs)
-        if failure is not None and not self.has_online_directory:
-            raise failure
-
-    def _set_offline(self, path: str, directory: DirectoryLogs, error: StorageError) -> None:
-        """A directory can't be loaded. Its partitions must be known, or they would be made anew elsewhere.
-
-        Errors: StorageError, `error`, when they can't.
+        A partition without a log is one that a crash has lost before it was durable, and may be made anew; unless one of the directories
+        that this broker had is missing, for it may be in there. Those directories are remembered until no partition is missed.
         """
+        offline, missed = self._opened.offline, False
+        for key, topic_id in partitions:
+            if key in self.logs or self._holder(key) is not None:
+                continue
+            if key not in offline and self._opened.lost and not self._knows_start(key, topic_id):
+                offline[key] = OfflinePartition(", ".join(sorted(self._opened.lost.values())), topic_id)
+            missed = missed or key in offline
+        if not missed:
+            self._opened.lost.clear()
+        self._write_known()
+        return sorted(offline)
+
+    def _knows_start(self, key: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether a directory that works has a log start for the partition: then it was there."""
+        return any(each.journal.value(topic_id, key.partition) is not None for each in self._directories.values() if each.is_online)
+
+    def _write_known(self) -> None:
+        """Notes the directories in each other, for the next start."""
+        known = dict(self._opened.lost)
+        for path, directory in self._directories.items():
+            if directory.directory_id is not None:
+                known[directory.directory_id] = self._filesystem.absolute_path(path)
+        for path, directory in self._directories.items():
+            if directory.is_online and read_known(self._filesystem, path) != known:
+                try:
+                    self._filesystem.replace_file(f"{path}/{KNOWN_DIRECTORIES}", encode_known(known))
+                except OSError as error:
+                    if error.errno not in DISK_FULL:
+                        directory.fail(error)
+
+    @property
+    def lost_directories(self) -> tuple[str, ...]:
+        """Directories that this broker had and that are missing, as far as partitions may be in them."""
+        return tuple(sorted(self._opened.lost.values()))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All log directories, as they were given."""
+        return tuple(self._paths)
+
+    def absolute_path(self, path: str) -> str:
+        """The path of a log directory from the root."""
+        return self._filesystem.absolute_path(path)
+
+    def usage(self, path: str) -> DirectoryUsage:
+        """What is in a log directory, and how much room there is. Errors: StorageError when it is offline or can't be asked."""
+        directory = self._directories[path]
+        if not directory.is_online:
+            raise StorageError(path, f"the log directory is offline: {directory.offline_reason}")
         try:
-            partitions = list_directory(self._filesystem, path).partitions
-        except OSError:
-            raise error from None
-        self._offline_partitions |= dict.fromkeys(partitions, path)
-        directory.fail(error)
+            total_bytes, usable_bytes = self._filesystem.total_bytes(path), self._filesystem.free_bytes(path)
+        except OSError as error:
+            raise storage_error(path, error) from error
+        return DirectoryUsage(
+            absolute_path=self.absolute_path(path),
+            logs=tuple(directory.logs.values()),
+            total_bytes=total_bytes,
+            usable_bytes=usable_bytes,
+        )
 
     @property
     def strays(self) -> tuple[str, ...]:
@@ -166,49 +226,59 @@ class LogManager:
     @property
     def offline_directories(self) -> dict[str, str]:
         """The directories that are offline, with the reason."""
-        failed = {path: directory.directory.offline_reason for path, directory in self._directories.items() if not directory.is_online}
-        return {path: reason or "" for path, reason in failed.items()}
+        return {path: directory.offline_reason or "" for path, directory in self._directories.items() if not directory.is_online}
 
     def registrations(self) -> dict[str, int | None]:
         """By online directory, the number of the registration that reached it last, None where that isn't known. Errors: OSError."""
         return {path: directory.directory.registration() for path, directory in self._directories.items() if directory.is_online}
 
     def write_registration(self, number: int) -> None:
-        """Notes a registration in every online directory, durably. Start code: it syncs. Errors: OSError."""
+        """Notes a registration in every online directory, durably. Start code: it syncs.
+
+        A directory without room keeps the old number, and is stale by it; one that fails goes offline.
+        """
         for directory in self._directories.values():
             if directory.is_online:
-                directory.directory.write_registration(number)
+                try:
+                    directory.directory.write_registration(number)
+                except OSError as error:
+                    if error.errno not in DISK_FULL:
+                        directory.fail(error)
 
     # Logs come and go
 
     def create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
-        """The partition's log, made if there is none, in the online directory with the fewest partitions.
+        """The partition's log, made if there is none, in the online directory with the fewest partitions; if that fails, in the next.
 
         A folder that didn't tell its topic id is taken for this topic's: a deleted topic's folder has lost the name durably before.
-        Errors: StorageError when the disk fails or is full, when the partition's directory is offline, and for a damaged partition.
+        Errors: StorageError when all disks fail or are full, when the partition's directory is offline, and for a damaged partition.
         Does not promise: durability of the empty log; the metadata say what there is.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
             assert log.topic_id == topic_id, f"{topic_partition} is the log of another topic, which has to be deleted first"
             return log
-        directory = self._holder(topic_partition) or self._home_for(topic_partition, topic_id)
-        if topic_partition in directory.damaged:
-            raise directory.damaged[topic_partition]
-        if not directory.is_online:
-            raise StorageError(directory.path, f"the log directory of {topic_partition} is offline")
-        log = self.logs[topic_partition] = directory.create(topic_partition, topic_id, config)
-        return log
+        offline = self._opened.offline.get(topic_partition)
+        if offline is not None and offline.topic_id in (topic_id, ZERO_TOPIC_ID):
+            raise StorageError(offline.directory, f"the log directory of {topic_partition} is offline")
+        holder = self._holder(topic_partition)
+        if holder is not None and topic_partition in holder.damaged:
+            raise holder.damaged[topic_partition]
+        failure: StorageError | None = None
+        for directory in [holder] if holder is not None else self._homes_for(topic_partition, topic_id):
+            try:
+                log = self.logs[topic_partition] = directory.create(topic_partition, topic_id, config)
+            except StorageError as error:
+                failure = failure or error
+            else:
+                return log
+        raise failure or StorageError(self._paths[0], "all log directories are offline")
 
-    def _home_for(self, topic_partition: TopicPartition, topic_id: TopicId) -> DirectoryLogs:
-        """The directory for a new log; one that has a log start for it comes first, for it's where the log was."""
-        if topic_partition in self._offline_partitions:
-            raise StorageError(self._offline_partitions[topic_partition], f"the log directory of {topic_partition} is offline")
+    def _homes_for(self, topic_partition: TopicPartition, topic_id: TopicId) -> list[DirectoryLogs]:
+        """The directories for a new log, best first; one that has a log start for it is the only one, for it's where the log was."""
         online = [directory for directory in self._directories.values() if directory.is_online]
-        if not online:
-            raise StorageError(self._paths[0], "all log directories are offline")
         known = [directory for directory in online if directory.journal.value(topic_id, topic_partition.partition) is not None]
-        return min(known or online, key=lambda directory: directory.partition_count)
+        return known[:1] or sorted(online, key=lambda directory: directory.partition_count)
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable) -> None:
         """Deletes logs: they are out of sight at once; `on_done` runs when their names may be used again, their log starts forgotten.
@@ -219,7 +289,8 @@ class LogManager:
         groups: dict[str, list[TopicPartition]] = {}
         for key in wanted:
             self.logs.pop(key, None)
-            directory = self._holder(key)
+            self._opened.offline.pop(key, None)
+            directory = self._holder(key, besides_offline=False)
             if directory is not None:
                 groups.setdefault(directory.path, []).append(key)
         together = _together(len(groups), on_done)
@@ -285,11 +356,17 @@ class LogManager:
         self.on_log_flushed(log)
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
+        """A directory went offline; those that do while all are being opened are told afterwards."""
+        if not self._is_open:
+            return
+        here = {key: OfflinePartition(directory.path, log.topic_id) for key, log in directory.logs.items()}
+        here |= {key: OfflinePartition(directory.path, ZERO_TOPIC_ID) for key in (*directory.unidentified, *directory.damaged)}
+        self._opened.offline |= here
         self.on_directory_failed(directory.path, reason, list(directory.logs.values()))
 
-    def _holder(self, topic_partition: TopicPartition, *, besides: DirectoryLogs | None = None) -> DirectoryLogs | None:
+    def _holder(self, topic_partition: TopicPartition, *, besides_offline: bool = True) -> DirectoryLogs | None:
         for directory in self._directories.values():
-            if directory is not besides and directory.holds(topic_partition):
+            if (directory.is_online or not besides_offline) and directory.holds(topic_partition):
                 return directory
         return None
 

@@ -27,7 +27,7 @@ class LogManagerSettings:
     producer_expiration_check_ms: int = 600_000
     """`producer.id.expiration.check.interval.ms`"""
     default_config: LogConfig = field(default_factory=LogConfig)
-    """What logs are loaded with, before their topics' configuration is known."""
+    """What logs are loaded with whose topics aren't known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

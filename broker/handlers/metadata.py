@@ -7,6 +7,9 @@ it when it asks again, as in Kafka. Names repeated in a request are answered onc
 Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds topics by them; where both are given the id counts. v8 and
 later tell the operations that a client may do: all, for there is no authorizer yet.
 
+A partition whose log directory is offline here has no leader, and this broker is among its offline replicas and not in sync, as in Kafka;
+unlike there, its leader epoch stays.
+
 Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; LEADER_NOT_AVAILABLE in a partition.
 
 KIPs: 4, 430, 516.
@@ -14,12 +17,15 @@ KIPs: 4, 430, 516.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.replica_manager import INTERNAL_TOPICS
+from lowtide.broker.replica_manager import INTERNAL_TOPICS, ReplicaManager
 from lowtide.broker.topics import TopicAdministrator
-from lowtide.metadata.image import MetadataImage, TopicImage
+from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import (
@@ -30,7 +36,7 @@ from lowtide.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId
 from lowtide.replication.controller import check_topic_name
 
 ALL_TOPIC_OPERATIONS = 3576
@@ -44,16 +50,21 @@ _AUTHORIZED_OPERATIONS_SINCE = 8
 
 
 class _Rows:
-    """Answer rows of topics, kept while a topic stays what it is."""
+    """Answer rows of topics, kept while a topic stays what it is, and the same partitions are offline here."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+        self._offline = replicas.offline
         self._kept: dict[str, tuple[TopicImage, MetadataResponseTopic]] = {}
 
     def of(self, topic: TopicImage) -> MetadataResponseTopic:
+        if self._offline is not self._replicas.offline:
+            self._offline = self._replicas.offline
+            self._kept.clear()
         kept = self._kept.get(topic.name)
         if kept is not None and kept[0] is topic:
             return kept[1]
-        row = _topic(topic)
+        row = _topic(topic, self._offline, self._replicas.broker_id)
         self._kept[topic.name] = (topic, row)
         return row
 
@@ -65,7 +76,7 @@ class _Rows:
 
 def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's state."""
-    rows = _Rows()
+    rows = _Rows(broker.replicas)
 
     def find(wanted: MetadataRequestTopic, image: MetadataImage, version: int, *, create: bool) -> MetadataResponseTopic:
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
@@ -120,24 +131,30 @@ def _unknown(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataRes
     return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, is_internal=False, partitions=[])
 
 
-def _topic(topic: TopicImage) -> MetadataResponseTopic:
+def _topic(topic: TopicImage, offline: Collection[tuple[str, int]], broker_id: BrokerId) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
-            MetadataResponsePartition(
-                error_code=ErrorCode.NONE if partition.has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
-                partition_index=index,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=list(partition.replicas),
-                isr_nodes=list(partition.isr),
-                offline_replicas=[],
-            )
+            _partition(index, partition, offline_id=broker_id if (topic.name, index) in offline else None)
             for index, partition in enumerate(topic.partitions)
         ],
+    )
+
+
+def _partition(index: int, partition: PartitionImage, *, offline_id: BrokerId | None) -> MetadataResponsePartition:
+    """One row; `offline_id` is the broker that can't serve the partition."""
+    leader = NO_LEADER if partition.leader == offline_id else partition.leader
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=[broker_id for broker_id in partition.isr if broker_id != offline_id],
+        offline_replicas=[] if offline_id is None else [offline_id],
     )
 
 

@@ -359,6 +359,13 @@ class MemoryFileSystem:
             return FREE_BYTES_UNLIMITED
         return max(0, self.capacity_bytes - sum(node.size for node in self._files()))
 
+    def total_bytes(self, path: str) -> int:
+        self._folder(path)
+        return FREE_BYTES_UNLIMITED if self.capacity_bytes is None else self.capacity_bytes
+
+    def absolute_path(self, path: str) -> str:
+        return "/" + "/".join(_parts(path))
+
     # Looking things up
 
     def _files(self) -> Iterator[FileNode]:

@@ -165,3 +165,11 @@ class FileSystem(Protocol):
     def free_bytes(self, path: str) -> int:
         """Return how many bytes this process may still write on the disk that holds `path`."""
         ...
+
+    def total_bytes(self, path: str) -> int:
+        """Return how large the disk is that holds `path`, in bytes."""
+        ...
+
+    def absolute_path(self, path: str) -> str:
+        """Return the path from the root, however it was given."""
+        ...

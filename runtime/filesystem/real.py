@@ -283,3 +283,10 @@ class OsFileSystem:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
+
+    def absolute_path(self, path: str) -> str:
+        return os.path.abspath(path)

@@ -119,7 +119,9 @@ def test_the_marker_of_a_clean_stop_counts_once_even_after_a_power_cut() -> None
         filesystem = MemoryFileSystem(Random(seed))
         opened(filesystem).release()
         filesystem.replace_file(f"{PATH}/{CLEAN_SHUTDOWN_MARKER}", b"{}")
-        assert opened(filesystem).stopped_cleanly
+        directory = opened(filesystem)
+        assert directory.stopped_cleanly
+        directory.begin_use()
         filesystem.power_cut()
         assert not opened(filesystem).stopped_cleanly
 

@@ -1,0 +1,167 @@
+"""Taking all log directories of a broker at its start, and saying which of them, and which partitions, can't be served.
+
+Guards: a start that is refused has changed no log and no mark of a clean stop; a partition is in one directory only; a partition that may
+be in a directory that doesn't work is known to be offline, and isn't made anew, empty, in another one.
+
+A directory that fails (can't be made, read or written; a damaged journal) goes offline if another one is left, as in Kafka. What is wrong
+with the broker's idea of its directories refuses the start, whatever else works: a directory of another broker, one that somebody uses,
+a copy, one partition in two of them, and a failure of the directory without which the broker can't be (`required`).
+
+Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.directory_logs import DirectoryLogs
+from lowtide.storage.errors import RefusedDirectoryError, StorageError
+from lowtide.storage.known_directories import read_known
+from lowtide.storage.log_directory import Identity, list_directory
+from lowtide.storage.log_values import LogConfig
+
+
+class KnownTopic(NamedTuple):
+    """A topic of the cluster's metadata, and what its logs run on."""
+
+    topic_id: TopicId
+    config: LogConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRequest:
+    """Who opens the directories, and what is known of them."""
+
+    identity: Identity
+    required: str | None = None
+    """The directory without which nothing works."""
+    topics: Mapping[str, KnownTopic] = field(default_factory=dict)
+    """By name, the topics of the cluster's metadata."""
+
+
+class OfflinePartition(NamedTuple):
+    """A partition that is in a directory that can't be used, or may be. The id is zeros where it isn't known."""
+
+    directory: str
+    topic_id: TopicId
+
+
+@dataclass(slots=True, kw_only=True)
+class Opened:
+    """What came of it."""
+
+    offline: dict[TopicPartition, OfflinePartition] = field(default_factory=dict)
+    lost: dict[TopicId, str] = field(default_factory=dict)
+    """Directories that this broker had, by id, of which nobody can say what is in them."""
+
+
+def open_directories(filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> Opened:
+    """Opens, prepares and loads all directories; those that fail are offline afterwards. Start code: it syncs, and may take long.
+
+    Errors: RefusedDirectoryError, see the module; StorageError, the first one, when no directory is left, or the required one fails.
+    """
+    opening = _Opening(filesystem, directories, request)
+    for path, directory in directories.items():
+        try:
+            directory.open(request.identity)
+        except RefusedDirectoryError:
+            raise
+        except StorageError as error:
+            opening.on_failed(path, error)
+    _check_ids(directories)
+    for path, directory in directories.items():
+        if directory.is_online:
+            try:
+                directory.prepare()
+            except StorageError as error:
+                opening.on_failed(path, error)
+    opening.check_any_is_left()
+    opening.settle_repeated_partitions()
+    for path, directory in directories.items():
+        if directory.is_online:
+            try:
+                directory.load({name: topic.config for name, topic in request.topics.items()})
+            except StorageError as error:
+                opening.on_failed(path, error)
+    opening.check_any_is_left()
+    return Opened(offline=opening.offline, lost=opening.lost_directories())
+
+
+def _check_ids(directories: Mapping[str, DirectoryLogs]) -> None:
+    by_id: dict[TopicId, str] = {}
+    for path, directory in directories.items():
+        if directory.directory_id is not None:
+            other = by_id.setdefault(directory.directory_id, path)
+            if other != path:
+                reason = f"the log directory has the same directory.id as {other}; one of them is a copy"
+                raise RefusedDirectoryError(path, reason)
+
+
+class _Opening:
+    def __init__(self, filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> None:
+        self.offline: dict[TopicPartition, OfflinePartition] = {}
+        self._filesystem = filesystem
+        self._directories = directories
+        self._request = request
+        self._failure: StorageError | None = None
+        self._listed: set[str] = set()
+
+    def on_failed(self, path: str, error: StorageError) -> None:
+        """A directory goes offline; what is in it is looked at, as far as that can be done."""
+        if path == self._request.required:
+            raise error
+        self._failure = self._failure or error
+        self._directories[path].fail(error)
+        try:
+            partitions = list_directory(self._filesystem, path).partitions
+        except OSError:
+            return
+        self._listed.add(self._filesystem.absolute_path(path))
+        self.offline |= {key: OfflinePartition(path, topic_id) for key, topic_id in partitions.items()}
+
+    def check_any_is_left(self) -> None:
+        if self._failure is not None and not any(directory.is_online for directory in self._directories.values()):
+            raise self._failure
+
+    def settle_repeated_partitions(self) -> None:
+        """A partition that two directories have: what is left of a deleted topic goes, anything else is refused."""
+        found: dict[TopicPartition, OfflinePartition] = dict(self.offline)
+        for path, directory in self._directories.items():
+            if not directory.is_online:
+                continue
+            for key, topic_id in list(directory.folders.items()):
+                here, there = OfflinePartition(path, topic_id), found.get(key)
+                if there is None:
+                    found[key] = here
+                elif self._is_left_over(key, there, here):
+                    found[key] = here
+                    self._leave_out(key, there)
+                elif self._is_left_over(key, here, there):
+                    self._leave_out(key, here)
+                else:
+                    reason = f"the partition is in {there.directory} too; one of the folders must be moved away"
+                    raise RefusedDirectoryError(directory.folder(key), reason)
+
+    def _is_left_over(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
+        """Whether `one` is of a topic that was deleted while its directory was offline, and `other` of the one made since."""
+        topic = self._request.topics.get(key.topic)
+        return topic is not None and ZERO_TOPIC_ID != one.topic_id != other.topic_id == topic.topic_id
+
+    def _leave_out(self, key: TopicPartition, place: OfflinePartition) -> None:
+        if self.offline.get(key) == place:
+            del self.offline[key]
+        else:
+            self._directories[place.directory].leave_out(key)
+
+    def lost_directories(self) -> dict[TopicId, str]:
+        """What the directories that work say of others, less those of which the content is known."""
+        online = [directory for directory in self._directories.values() if directory.is_online]
+        known: dict[TopicId, str] = {}
+        for directory in online:
+            known |= read_known(self._filesystem, directory.path)
+        here = {directory.directory_id for directory in online}
+        return {identity: path for identity, path in known.items() if identity not in here and path not in self._listed}

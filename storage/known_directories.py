@@ -1,0 +1,52 @@
+"""Which log directories a broker has: a small file in each of them that names all.
+
+Without it a directory that isn't mounted looks like one that never was, and its partitions would be made anew, empty, in the others.
+With it the broker knows at its start that something is missing: a partition that the metadata know and no directory holds may be there.
+
+The file, `lowtide-log-dirs`, is text: a line `version=0`, then for each directory its id (as in `meta.properties`) and its absolute path.
+A file that can't be read says nothing and is written anew; it is never a reason to refuse anything.
+
+Source: the purpose is that of KIP-858, where the cluster's metadata say which directory a partition is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lowtide.protocol.types import TopicId, parse_topic_id, topic_id_text
+from lowtide.runtime.filesystem import FileSystem
+
+KNOWN_DIRECTORIES = "lowtide-log-dirs"
+
+_HEAD = "version=0"
+
+
+def encode_known(directories: Mapping[TopicId, str]) -> bytes:
+    r"""The file's content: paths by directory id.
+
+    >>> encode_known({bytes(15) + b"a": "/data"})
+    b'version=0\nAAAAAAAAAAAAAAAAAAAAYQ /data\n'
+    """
+    lines = [f"{topic_id_text(directory_id)} {path}" for directory_id, path in sorted(directories.items())]
+    return "\n".join([_HEAD, *lines, ""]).encode()
+
+
+def decode_known(content: bytes) -> dict[TopicId, str]:
+    """The inverse of `encode_known`. Errors: ValueError."""
+    head, *lines = content.decode().splitlines()
+    if head != _HEAD:
+        message = f"the first line is {head!r} instead of {_HEAD!r}"
+        raise ValueError(message)
+    known = {}
+    for line in lines:
+        identity, _, path = line.partition(" ")
+        known[parse_topic_id(identity)] = path
+    return known
+
+
+def read_known(filesystem: FileSystem, directory: str) -> dict[TopicId, str]:
+    """What the file in a directory says; nothing where there is none or it can't be read."""
+    try:
+        return decode_known(filesystem.read_bytes(f"{directory}/{KNOWN_DIRECTORIES}"))
+    except (OSError, ValueError):
+        return {}
