@@ -1,0 +1,99 @@
+"""Clients that stay open while the broker restarts under them go on where they were: nothing lost, twice, or out of order."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lowtide import LowtideCluster
+
+from .driver import Sent, until
+from .driver_confluent import Confluent
+from .open_clients import KCAT_READS_BYTES, OPEN_CONSUMERS, OPEN_PRODUCERS
+
+# kafka-python doesn't close the sockets whose connection is refused while nobody listens; `cluster` sees to it that they go here.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+TOPIC = "restarted"
+
+
+@pytest.fixture
+def cluster(caplog: pytest.LogCaptureFixture) -> Iterator[LowtideCluster]:
+    """A broker of this test's own, which may stop, with a topic of one empty partition."""
+    caplog.set_level(logging.CRITICAL, logger="kafka")  # what it logs holds its sockets, and pytest keeps that
+    with LowtideCluster() as cluster:
+        other = Confluent(cluster.bootstrap)
+        other.create_topic(TOPIC, 1, {})
+        until(lambda: other.partition_count(TOPIC) == 1)
+        yield cluster
+    gc.collect()
+
+
+def value(number: int) -> bytes:
+    """The number, with as many zeros before it as make it one of the pieces in which kcat reads, with its key and line break."""
+    return str(number).zfill(KCAT_READS_BYTES - len("k|\n")).encode()
+
+
+def numbered(first: int, count: int) -> list[Sent]:
+    return [Sent(b"k", value(n)) for n in range(first, first + count)]
+
+
+def values(cluster: LowtideCluster, count: int) -> list[bytes | None]:
+    with Confluent(cluster.bootstrap).reader(TOPIC, 0, 0) as reader:
+        return [record.value for record in reader.read(count)]
+
+
+@pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("name", OPEN_PRODUCERS)
+def test_a_producer_that_was_open_before_the_restart_goes_on_after_it(cluster: LowtideCluster, name: str, idempotent: bool) -> None:
+    with OPEN_PRODUCERS[name](cluster.bootstrap, TOPIC, idempotent=idempotent) as producer:
+        for first in (0, 3):
+            if first:
+                cluster.restart()
+            for record in numbered(first, 3):
+                producer.send(record, 0)
+            assert producer.flush() == [first, first + 1, first + 2]
+    assert Confluent(cluster.bootstrap).offsets(TOPIC, [0]) == {0: (0, 6)}
+    assert values(cluster, 6) == [record.value for record in numbered(0, 6)]
+
+
+@pytest.mark.parametrize("name", OPEN_PRODUCERS)
+def test_an_idempotent_producer_that_sends_during_the_restart_writes_each_record_once(cluster: LowtideCluster, name: str) -> None:
+    """Records go out all the while: before the stop, into the stop, while nobody listens, and after the start."""
+    sent = 0
+    restart = threading.Thread(target=cluster.restart)
+    with OPEN_PRODUCERS[name](cluster.bootstrap, TOPIC, idempotent=True) as producer:
+        for record in numbered(0, 20):
+            producer.send(record, 0)
+        producer.flush()
+        sent = 20
+        restart.start()
+        while restart.is_alive():
+            for record in numbered(sent, 10):
+                producer.send(record, 0)
+            sent += 10
+            producer.flush()
+        for record in numbered(sent, 5):
+            producer.send(record, 0)
+        sent += 5
+        producer.flush()
+    restart.join()
+    assert Confluent(cluster.bootstrap).offsets(TOPIC, [0]) == {0: (0, sent)}
+    assert values(cluster, sent) == [record.value for record in numbered(0, sent)]
+
+
+@pytest.mark.parametrize("name", OPEN_CONSUMERS)
+def test_a_consumer_that_was_open_before_the_restart_reads_on_after_it(cluster: LowtideCluster, name: str) -> None:
+    """Its fetch session is gone with the broker that knew it."""
+    other = Confluent(cluster.bootstrap)
+    with OPEN_CONSUMERS[name](cluster.bootstrap, TOPIC, {0: 0}) as consumer:
+        for first in (0, 3):
+            if first:
+                cluster.restart()
+            other.produce(TOPIC, numbered(first, 3))
+            records = consumer.read(3)[0]
+            assert [(record.offset, record.value) for record in records] == [(n, value(n)) for n in range(first, first + 3)]
