@@ -12,7 +12,7 @@ import pytest
 
 from .kafka import Kafka, fetch_jars
 from .lowtide_process import LowtideProcess
-from .tools import Tools
+from .tools import JavaClient, Tools
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def jars() -> Path:
     """The folder of Kafka's jars."""
-    missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
+    missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
     if missing and os.environ.get("CI_INTEROP") != "1":
         pytest.skip(f"{' and '.join(missing)} not installed")
     assert not missing, f"CI_INTEROP=1, but {' and '.join(missing)} not installed"
@@ -61,3 +61,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]
 def tools(jars: Path, broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> Tools:
     """Kafka's command line tools, against `broker`."""
     return Tools(jars, broker.bootstrap, tmp_path_factory.mktemp("jvm"))
+
+
+@pytest.fixture(scope="module")
+def java_client(jars: Path, broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
+    """Our program over Kafka's Java client, against `broker`."""
+    return JavaClient(jars, broker.bootstrap, tmp_path_factory.mktemp("java"))

@@ -13,7 +13,7 @@ from lowtide.protocol.api_keys import API, ApiKey
 from . import load
 from .kafka import dump
 from .lowtide_process import LowtideProcess
-from .tools import Ran, Tools
+from .tools import JavaClient, Ran, Tools
 
 pytestmark = pytest.mark.interop
 
@@ -135,13 +135,14 @@ def test_the_cluster_id_is_the_one_on_disk(tools: Tools, broker: LowtideProcess)
     assert f"cluster.id={said.removeprefix('Cluster ID: ')}\n" in (broker.directory / "meta.properties").read_text()
 
 
-def test_producer_performance(tools: Tools, jars: Path, broker: LowtideProcess) -> None:
-    """Every record that the load generator counts is in the log."""
+def test_producer_performance(tools: Tools, java_client: JavaClient, jars: Path, broker: LowtideProcess) -> None:
+    """Every record that the load generator counts is in the log, and is read by a consumer that takes all it can get."""
     create(tools, "load", 2)
     arguments = ("--num-records", "50000", "--record-size", "500", "--throughput", "-1")
     said = tools.run("kafka-producer-perf-test", "--topic", "load", *arguments, "--command-property", "compression.type=lz4").lines
     assert said[-1].startswith("50000 records sent, ")
     assert sum(offsets(tools, "load", "latest").values()) == 50_000
+    assert java_client.see("load")["load"] == [{"what": "all", "records": 50_000, "bytes": 50_000 * 500}]
     found = dump(jars, sorted(broker.directory.glob("load-?/*.log")), records=False)
     assert found.invalid == []
     assert sum(int(count) for count in re.findall(r" count: (\d+) ", found.text)) == 50_000

@@ -1,17 +1,19 @@
-"""Kafka's command line tools as its own shell scripts run them: the main class, a JVM for each call, nothing of ours in between."""
+"""Kafka's command line tools as its own shell scripts run them, and our small program over the Java client."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .kafka import TOOL_TIMEOUT_S, java
 
 SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a JVM that should start soon and does little."""
 
+JAVA_SOURCES = Path(__file__).parent / "java"
 _TOOLS = "org.apache.kafka.tools"
 MAIN_CLASSES: Mapping[str, str] = {
     "kafka-broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
@@ -68,3 +70,28 @@ class Tools:
         complaints = [line for line in ran.err.splitlines() if " WARN " in line or " ERROR " in line or "Exception" in line]
         assert complaints == [], ran
         return ran
+
+
+class JavaClient:
+    """The program in `java/`, compiled into `folder`, against one broker."""
+
+    def __init__(self, jars: Path, bootstrap: str, folder: Path) -> None:
+        self._jars = jars
+        self._bootstrap = bootstrap
+        self._folder = folder
+        sources = sorted(str(source) for source in JAVA_SOURCES.glob("*.java"))
+        command = ["javac", "-Xlint:all", "-proc:none", "-cp", f"{jars}/libs/*", "-d", str(folder), *sources]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+    def see(self, *scenarios: str) -> dict[str, list[dict[str, Any]]]:
+        """Run scenarios one after another, in one JVM; return what each saw, line by line."""
+        options = (*SHORT_LIVED, f"-Djava.io.tmpdir={self._folder}")
+        command = java(self._jars, "Interop", self._bootstrap, *scenarios, options=options, classes=str(self._folder))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stderr
+        seen: dict[str, list[dict[str, Any]]] = {scenario: [] for scenario in scenarios}
+        for line in done.stdout.splitlines():
+            found = json.loads(line)
+            seen[found.pop("scenario")].append(found)
+        return seen

@@ -1,0 +1,72 @@
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+
+/**
+ * What Kafka's Java client sees of a broker, a line of JSON for each thing: `java Interop BOOTSTRAP SCENARIO...`.
+ *
+ * Nothing is judged here; that is the tests' part. A scenario that throws ends in a line with "failed", and the next one runs.
+ */
+public final class Interop {
+    static final long BASE_TIME_MS = 1_700_000_000_000L;
+    static final long DEADLINE_MS = 30_000;
+
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static String scenario;
+
+    interface Scenario {
+        void run(String bootstrap) throws Exception;
+    }
+
+    public static void main(String[] arguments) {
+        Map<String, Scenario> scenarios = Map.of(
+            "records", Records::everyCodec,
+            "append-time", Records::appendTime,
+            "load", Records::load,
+            "offsets", Offsets::ofEveryKind,
+            "delete", Offsets::deleteRecords,
+            "cluster", Administration::cluster,
+            "topics", Administration::topics,
+            "configs", Administration::configs,
+            "directories", Administration::directories,
+            "producers", Administration::producers);
+        for (String name : Arrays.asList(arguments).subList(1, arguments.length)) {
+            scenario = name;
+            try {
+                scenarios.get(name).run(arguments[0]);
+            } catch (Exception error) {
+                error.printStackTrace();
+                say("failed", "error", error);
+            }
+        }
+    }
+
+    /** Print what was seen: its name, then names and values in turn. */
+    static void say(String what, Object... namesAndValues) {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("scenario", scenario);
+        line.put("what", what);
+        for (int index = 0; index < namesAndValues.length; index += 2) {
+            Object value = namesAndValues[index + 1];
+            line.put((String) namesAndValues[index], value instanceof Throwable ? value.toString() : value);
+        }
+        try {
+            System.out.println(JSON.writeValueAsString(line));
+        } catch (Exception error) {
+            throw new IllegalArgumentException(line.toString(), error);
+        }
+    }
+
+    /** The simple name of the exception that a call to the broker ended with, "none" if it did not. */
+    static String errorOf(Future<?> call) throws InterruptedException {
+        try {
+            call.get();
+            return "none";
+        } catch (ExecutionException error) {
+            return error.getCause().getClass().getSimpleName();
+        }
+    }
+}

@@ -1,0 +1,121 @@
+"""Kafka's Java client against a running Lowtide: the program in `java/` tells what it sees, and here it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from . import load
+from .tools import JavaClient
+
+pytestmark = pytest.mark.interop
+
+SCENARIOS = ("records", "append-time", "offsets", "delete")
+PER_PRODUCER = 150
+COUNT = 100
+"""Records in the topics of the scenarios about offsets, one a second but for the one at `LATEST_IN_TIME`: it is from `10 * COUNT` seconds."""
+
+LATEST_IN_TIME = 40
+
+
+class Seen:
+    """The lines of one scenario, which went through to its end."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self._lines = lines
+        assert self.all("failed") == []
+
+    def all(self, what: str) -> list[dict[str, Any]]:
+        """What was seen under this name, in its order."""
+        return [{name: value for name, value in line.items() if name != "what"} for line in self._lines if line["what"] == what]
+
+    def one(self, what: str) -> dict[str, Any]:
+        """The same, where there is one."""
+        [found] = self.all(what)
+        return found
+
+    def errors(self, what: str) -> list[str]:
+        """The exceptions that these calls ended with."""
+        return [line["error"] for line in self.all(what)]
+
+
+@pytest.fixture(scope="module")
+def seen(java_client: JavaClient) -> Callable[[str], Seen]:
+    """What a scenario saw; all of them run in one JVM."""
+    lines = java_client.see(*SCENARIOS)
+    return lambda scenario: Seen(lines[scenario])
+
+
+def at(number: int) -> int:
+    return load.BASE_TIME_MS + number * 1000
+
+
+def written_record(partition: int, number: int) -> dict[str, Any]:
+    """A record of the scenario about codecs, as it has to come back."""
+    return {
+        "partition": partition,
+        "offset": number,
+        "timestamp": at(number),
+        "type": "CreateTime",
+        "key": None if number % 7 == 0 else f"key-{number}",
+        "value": None if number % 5 == 0 else f"{load.CODECS[partition]}-{number} " * 20,
+        "headers": [["number", str(number)], ["number", None], ["", ""]],
+    }
+
+
+@pytest.mark.parametrize("partition", range(len(load.CODECS)), ids=load.CODECS)
+def test_records_come_back_whole_and_in_order(seen: Callable[[str], Seen], partition: int) -> None:
+    """With headers, nulls and times; the first half of each codec by an idempotent producer, the second by one that is not."""
+    records = seen("records")
+    written = [offset for line in records.all("written") if line["partition"] == partition for offset in line["offsets"]]
+    assert written == list(range(2 * PER_PRODUCER))
+    read = [record for record in records.all("read") if record["partition"] == partition]
+    assert read == [written_record(partition, number) for number in range(2 * PER_PRODUCER)]
+
+
+def test_the_brokers_time_takes_the_place_of_the_producers(seen: Callable[[str], Seen]) -> None:
+    written, read = seen("append-time").one("written"), seen("append-time").one("read")
+    assert written["before"] <= written["timestamp"] <= written["after"]
+    assert (read["timestamp"], read["type"]) == (written["timestamp"], "LogAppendTime")
+
+
+def test_offsets_of_every_kind(seen: Callable[[str], Seen]) -> None:
+    """Kafka's consumer and its administrator agree."""
+    offsets = seen("offsets")
+    assert {what: offsets.one(what) for what in ("earliest", "latest", "max timestamp", "at 30", "after 30", "after the end")} == {
+        "earliest": {"offset": 0, "timestamp": -1, "epoch": 0},
+        "latest": {"offset": COUNT, "timestamp": -1, "epoch": 0},
+        "max timestamp": {"offset": LATEST_IN_TIME, "timestamp": at(10 * COUNT), "epoch": 0},
+        "at 30": {"offset": 30, "timestamp": at(30), "epoch": 0},
+        "after 30": {"offset": 31, "timestamp": at(31), "epoch": 0},
+        "after the end": {"offset": -1, "timestamp": -1, "epoch": None},
+    }
+    assert (offsets.one("beginning"), offsets.one("end")) == ({"offset": 0}, {"offset": COUNT})
+
+
+def test_a_consumer_begins_at_a_time(seen: Callable[[str], Seen]) -> None:
+    """The first record that is not older: for the last second that is the one in the middle which is from much later."""
+    assert seen("offsets").all("seek") == [
+        {"number": 0, "offset": 0, "timestamp": at(0), "value": "value-0"},
+        {"number": 20, "offset": 20, "timestamp": at(20), "value": "value-20"},
+        {"number": COUNT - 1, "offset": LATEST_IN_TIME, "timestamp": at(10 * COUNT), "value": f"value-{LATEST_IN_TIME}"},
+    ]
+
+
+def test_records_are_deleted(seen: Callable[[str], Seen]) -> None:
+    delete = seen("delete")
+    assert delete.all("deleted") == [
+        {"before": 30, "error": "none", "low": 30},
+        {"before": 10, "error": "none", "low": 30},
+        {"before": COUNT + 1, "error": "OffsetOutOfRangeException", "low": None},
+    ]
+    assert delete.one("beginning") == {"offset": 30}
+    assert delete.one("emptied") == {"offset": COUNT}
+
+
+def test_a_consumer_below_the_start_goes_where_it_was_told_to_go(seen: Callable[[str], Seen]) -> None:
+    """`auto.offset.reset`: it has read one record from the start, or none from the end, or it is told that there is nothing."""
+    assert seen("delete").all("reset") == [{"to": "earliest", "position": 31}, {"to": "latest", "position": COUNT}]
+    assert seen("delete").one("out of range") == {"to": "none", "offsets": {"java-delete-0": 0}}
