@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interop
 SCENARIOS = ("records", "append-time", "offsets", "delete")
 PER_PRODUCER = 150
 COUNT = 100
-"""Records in the topics of the scenarios about offsets, one a second but for the one at `LATEST_IN_TIME`: it is from `10 * COUNT` seconds."""
+"""Records in the topics of the scenarios about offsets, one a second, except the one at `LATEST_IN_TIME`: it is of second `10 * COUNT`."""
 
 LATEST_IN_TIME = 40
 
