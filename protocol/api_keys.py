@@ -17,6 +17,8 @@ from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersio
 from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from lowtide.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -152,6 +154,8 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.DELETE_RECORDS, DeleteRecordsRequest, DeleteRecordsResponse),
     (ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    (ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
+    (ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
 )
 
 API: Mapping[ApiKey, ApiSpec] = MappingProxyType(

@@ -51,6 +51,8 @@ KEPT = frozenset(
         ApiKey.LIST_OFFSETS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         ApiKey.DELETE_RECORDS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_PRODUCERS,
     }
 )
 
@@ -133,6 +135,11 @@ def exercise(driver: Driver) -> None:
     driver.create_topic(topic, 2, {"retention.ms": "3600000"})
     produce_and_consume(driver, topic)
     driver.delete_records(topic, {0: 3, 1: -1})
+    if isinstance(driver, KafkaPython):
+        for topics in ({topic: [0, 1]}, {}, None):
+            driver.log_directories(topics)
+        for partition in (0, 1):
+            driver.producers(topic, partition)
     driver.delete_topic(topic)
 
 

@@ -1,0 +1,95 @@
+"""DescribeLogDirs: v1-v5.
+
+Behaviour: tells each log directory by its absolute path, with the bytes of its volume, and the logs in it that were asked for, or all: a
+null list of topics is all, an empty one none. A log's size is that of its segments, so it falls when segments go, not when the log start
+rises within one; its lag is 0, or -1 when no partition uses it. Partitions that aren't here, or don't exist, are left out without an
+error, as in Kafka. All of it is known in memory, but for the volume's two figures; after every few hundred logs others have their turn.
+
+Version notes: v3 has a top-level error, v4 the volume's bytes, v5 whether the directory gets no new partitions (KIP-1066): never, for
+`cordoned.log.dirs` isn't acted upon yet. Logs aren't moved between directories, so none is a future one.
+
+Errors: KAFKA_STORAGE_ERROR for a directory that is offline, or whose volume can't be asked (there Kafka says UNKNOWN_SERVER_ERROR); it has
+no topics then, and -1 for the bytes.
+
+KIPs: 113, 827, 1066.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from lowtide.protocol.types import TopicPartition
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log import Log
+from lowtide.storage.log_manager import DirectoryUsage
+
+_LOGS_PER_TURN = 250
+"""Some two milliseconds' work."""
+
+_UNKNOWN_LAG = -1
+"""The lag of a log that no partition uses. Source: Kafka's `DescribeLogDirsResponse`."""
+
+
+def handler(broker: BrokerContext) -> HandlerSpec:
+    """The handler over a broker's state."""
+    replicas = broker.replicas
+
+    async def handle(request: DescribeLogDirsRequest, _context: RequestContext) -> DescribeLogDirsResponse:
+        wanted: set[TopicPartition] | None = None
+        if request.topics is not None:
+            wanted = {TopicPartition(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
+        results = []
+        for path in replicas.log_manager.paths:
+            try:
+                usage = replicas.log_manager.usage(path)
+            except StorageError as error:
+                broker.log.warning("log directory could not be described", directory=path, error=str(error))
+                absolute = replicas.log_manager.absolute_path(path)
+                results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=absolute, topics=[]))
+            else:
+                results.append(await _described(replicas, usage, wanted))
+        return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=results)
+
+    return HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, handle_later=handle)
+
+
+async def _described(replicas: ReplicaManager, usage: DirectoryUsage, wanted: set[TopicPartition] | None) -> DescribeLogDirsResult:
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for number, log in enumerate(usage.logs, 1):
+        key = log.topic_partition
+        if wanted is None or key in wanted:
+            topics.setdefault(key.topic, []).append(
+                DescribeLogDirsPartition(
+                    partition_index=key.partition, partition_size=log.size_bytes, offset_lag=_lag(replicas, log), is_future_key=False
+                )
+            )
+        if number % _LOGS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return DescribeLogDirsResult(
+        error_code=ErrorCode.NONE,
+        log_dir=usage.absolute_path,
+        topics=[DescribeLogDirsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        total_bytes=usage.total_bytes,
+        usable_bytes=usage.usable_bytes,
+    )
+
+
+def _lag(replicas: ReplicaManager, log: Log) -> int:
+    """How far a replica's log is behind what is committed: never, but before a follower has caught up."""
+    partition = replicas.partitions.get(log.topic_partition)
+    if partition is None or partition.log is not log:
+        return _UNKNOWN_LAG
+    return max(log.high_watermark - log.log_end_offset, 0)
