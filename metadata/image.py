@@ -285,7 +285,7 @@ class _ImageChange:
         if before is not None and before.topic_id != topic_id:
             self._remove_topic(key)
             before = None
-        found = self._take_loose(topic_id)
+        found = self._take_loose(topic_id, record.partitions)
         added = tuple(found[number] for number in sorted(found))
         if before is None:
             topic = TopicImage(name, topic_id, added, NO_CONFIGS, change.modify_revision)
@@ -329,10 +329,16 @@ class _ImageChange:
             self._topic_names = dict(self._old.topic_names)
         return self._topic_names
 
-    def _take_loose(self, topic_id: TopicId) -> Mapping[int, PartitionImage]:
+    def _take_loose(self, topic_id: TopicId, end: int) -> Mapping[int, PartitionImage]:
+        """The loose partitions of a topic with numbers below `end`. Others stay: an attempt to add more was given up."""
         if self._loose is None:
             self._loose = dict(self._old.loose_partitions)
-        return self._loose.pop(topic_id, {})
+        found = self._loose.pop(topic_id, {})
+        beyond = {number: partition for number, partition in found.items() if number >= end}
+        if not beyond:
+            return found
+        self._loose[topic_id] = beyond
+        return {number: partition for number, partition in found.items() if number < end}
 
     def _set_topic(self, topic: TopicImage) -> None:
         self._topics_to_change()[topic.name] = topic

@@ -36,7 +36,7 @@ MAX_TOPIC_NAME_LENGTH: Final = 249
 """So that `<topic>-<partition>.<uuid>-delete` is a file name. Source: Kafka's `Topic`."""
 
 MAX_REQUEST_PARTITIONS: Final = 10_000
-"""Partitions that one CreateTopics may ask for. Source: Kafka's `MAX_PARTITIONS_PER_BATCH`."""
+"""Partitions that one CreateTopics, or one CreatePartitions, may ask for. Source: Kafka's `MAX_PARTITIONS_PER_BATCH`."""
 
 BROKER_DEFAULT: Final = -1
 """Stands in a request for the broker's own number of partitions, or replicas."""
@@ -46,7 +46,8 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
-_MAX_STEP_COMPARES: Final = MAX_TRANSACTION_OPERATIONS - FENCES
+MAX_STEP_COMPARES: Final = MAX_TRANSACTION_OPERATIONS - FENCES
+"""Comparisons that a step may have of its own."""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -76,12 +77,16 @@ class TopicCreation(msgspec.Struct, frozen=True):
 
 
 class TopicDeletion(msgspec.Struct, frozen=True):
-    """One row of a DeleteTopics answer: a topic to delete, or a refusal. Name and id as they are told to the client."""
+    """One row of a DeleteTopics answer: a topic to delete, or a refusal. Name and id as they are told to the client.
+
+    `by_id`: the client named the topic by its id.
+    """
 
     name: str | None
     topic_id: TopicId
     topic: TopicImage | None = None
     refusal: Refusal | None = None
+    by_id: bool = False
 
 
 # Names
@@ -188,7 +193,9 @@ def _check_assignments(image: MetadataImage, topic: NewTopic) -> list[tuple[Brok
         return Refusal(ErrorCode.INVALID_REQUEST, "With an assignment of replicas the number of partitions must be -1")
     found: dict[int, tuple[BrokerId, ...]] = {}
     for number, replicas in topic.assignments:
-        reason = _check_assignment(image, number, replicas, found)
+        if number in found:
+            return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {number} is assigned twice")
+        reason = check_replicas(image, number, replicas, len(next(iter(found.values()), replicas)))
         if reason is not None:
             return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
         found[number] = tuple(replicas)
@@ -197,11 +204,8 @@ def _check_assignments(image: MetadataImage, topic: NewTopic) -> list[tuple[Brok
     return [found[number] for number in range(len(found))]
 
 
-def _check_assignment(
-    image: MetadataImage, number: int, replicas: Sequence[BrokerId], before: Mapping[int, tuple[BrokerId, ...]]
-) -> str | None:
-    if number in before:
-        return f"Partition {number} is assigned twice"
+def check_replicas(image: MetadataImage, number: int, replicas: Sequence[BrokerId], factor: int) -> str | None:
+    """What is wrong with the replicas that a client chose for a partition, or None. `factor` is how many the topic's others have."""
     if not replicas:
         return f"Partition {number} has an empty list of replicas"
     for broker_id in sorted(replicas):
@@ -209,7 +213,6 @@ def _check_assignment(
             return f"Partition {number} names broker {broker_id}, which is not registered"
         if list(replicas).count(broker_id) > 1:
             return f"Partition {number} names broker {broker_id} more than once"
-    factor = len(next(iter(before.values()), replicas))
     if len(replicas) != factor:
         return f"Partition {number} has {len(replicas)} replicas, those before it have {factor}"
     return None
@@ -218,7 +221,6 @@ def _check_assignment(
 def _place(
     image: MetadataImage, topic: NewTopic, default_partition_count: int, default_replication_factor: int, random: Random
 ) -> list[tuple[BrokerId, ...]] | Refusal:
-    """Replicas for each partition: leaders in turn over all live brokers from a random one, followers at growing distances."""
     count, factor = topic.partition_count, topic.replication_factor
     if factor < BROKER_DEFAULT or factor == 0:
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas; the factor must be positive, or -1 for the default")
@@ -226,6 +228,14 @@ def _place(
         return Refusal(ErrorCode.INVALID_PARTITIONS, f"The number of partitions is {count}; it must be positive, or -1 for the default")
     count = default_partition_count if count == BROKER_DEFAULT else count
     factor = default_replication_factor if factor == BROKER_DEFAULT else factor
+    return place_replicas(image, count, factor, random)
+
+
+def place_replicas(image: MetadataImage, count: int, factor: int, random: Random) -> list[tuple[BrokerId, ...]] | Refusal:
+    """Replicas for `count` partitions: leaders in turn over all live brokers from a random one, followers at growing distances.
+
+    Refusals: INVALID_REPLICATION_FACTOR with fewer live brokers than `factor`.
+    """
     live = sorted(image.brokers)
     if factor > len(live):
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas can't be placed: {len(live)} brokers are alive")
@@ -242,7 +252,7 @@ def _place(
 
 def _creation_plan(image: MetadataImage, topic: NewTopic, topic_id: TopicId, placed: Sequence[tuple[BrokerId, ...]]) -> ChangePlan:
     epochs = {broker_id: broker.epoch for broker_id, broker in image.brokers.items()}
-    puts = [Put(keys.partition(topic_id, number), _new_partition(replicas, epochs)) for number, replicas in enumerate(placed)]
+    puts = [Put(keys.partition(topic_id, number), new_partition_record(replicas, epochs)) for number, replicas in enumerate(placed)]
     record = TopicRecord(topic_id_text(topic_id), len(placed))
     head = [Put(keys.topic(topic.name), encode(record)), Put(keys.topic_id(topic_id), topic.name.encode())]
     if topic.configs:
@@ -253,7 +263,8 @@ def _creation_plan(image: MetadataImage, topic: NewTopic, topic_id: TopicId, pla
     return _in_steps(puts, head, compares)
 
 
-def _new_partition(replicas: tuple[BrokerId, ...], epochs: Mapping[BrokerId, BrokerEpoch]) -> bytes:
+def new_partition_record(replicas: tuple[BrokerId, ...], epochs: Mapping[BrokerId, BrokerEpoch]) -> bytes:
+    """The record of a partition that begins with all its replicas in sync, the first leading."""
     return encode(
         PartitionRecord(
             replicas=replicas,
@@ -305,7 +316,7 @@ def plan_producer_ids_from(producer_id: ProducerId) -> ChangePlan:
 def _in_steps(partitions: Sequence[Put], head: Sequence[Put], compares: Sequence[Compare]) -> ChangePlan:
     """Partitions first, in chunks; the topic's record last, with the last chunk: until then nobody sees any of it."""
     chunks = [tuple(partitions[start : start + STEP_PARTITIONS]) for start in range(0, len(partitions), STEP_PARTITIONS)]
-    last = Step((*head, *chunks[-1]), tuple(compares[:_MAX_STEP_COMPARES]))
+    last = Step((*head, *chunks[-1]), tuple(compares[:MAX_STEP_COMPARES]))
     return ChangePlan((*(Step(chunk) for chunk in chunks[:-1]), last))
 
 
@@ -331,21 +342,40 @@ def resolve_deletions(image: MetadataImage, wanted: Sequence[tuple[str | None, T
         if counts[name, topic_id] > 1:
             rows.append(TopicDeletion(name, topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, "The topic is named more than once")))
         elif topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
-            rows.append(TopicDeletion(name, topic_id, refusal=Refusal(code, "There is no such topic")))
+            rows.append(TopicDeletion(name, topic_id, refusal=_no_such_topic(by_id=by_id), by_id=by_id))
         elif topic.topic_id in meant:
             text = "The topic is meant by its name and by its id"
             rows = [row for row in rows if row.topic is not topic]
             rows.append(TopicDeletion(topic.name, topic.topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, text)))
         else:
             meant.add(topic.topic_id)
-            rows.append(TopicDeletion(topic.name, topic.topic_id, topic))
+            rows.append(TopicDeletion(topic.name, topic.topic_id, topic, by_id=by_id))
     return rows
 
 
-def plan_delete_topic(topic: TopicImage) -> ChangePlan:
-    """How to delete a topic: its record goes first, and with it the topic; partitions beyond the first chunk follow."""
-    partition_keys = [Delete(keys.partition(topic.topic_id, number)) for number in range(len(topic.partitions))]
+def _no_such_topic(*, by_id: bool) -> Refusal:
+    return Refusal(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic")
+
+
+def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan | Refusal:
+    """How to delete the topic that a row means, or the row's refusal; when it was deleted since, the one for a topic that doesn't exist.
+
+    A topic that was made anew under the same name is another topic, and stays.
+    """
+    if deletion.refusal is not None:
+        return deletion.refusal
+    topic = image.topic_by_id(deletion.topic_id)
+    if topic is None:
+        return _no_such_topic(by_id=deletion.by_id)
+    return plan_delete_topic(topic, image.loose_partitions.get(topic.topic_id, ()))
+
+
+def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> ChangePlan:
+    """How to delete a topic: its record goes first, and with it the topic; partitions beyond the first chunk follow.
+
+    `leftovers` are numbers beyond the topic's count that an attempt to add partitions left behind.
+    """
+    partition_keys = [Delete(keys.partition(topic.topic_id, number)) for number in (*range(len(topic.partitions)), *leftovers)]
     chunks = [tuple(partition_keys[start : start + STEP_PARTITIONS]) for start in range(0, len(partition_keys), STEP_PARTITIONS)]
     record = keys.topic(topic.name)
     head = (Delete(record), Delete(keys.topic_id(topic.topic_id)), Delete(keys.topic_config(topic.name)))
@@ -383,7 +413,7 @@ def plan_leaders(image: MetadataImage) -> ChangePlan:
             if wanted.leader != NO_LEADER:
                 leader = keys.broker(wanted.leader)
                 needed.append(Compare(leader, "create", "==", image.brokers[wanted.leader].epoch))
-            if len(operations) == STEP_PARTITIONS or len(compares) + len(needed) > _MAX_STEP_COMPARES:
+            if len(operations) == STEP_PARTITIONS or len(compares) + len(needed) > MAX_STEP_COMPARES:
                 steps.append(Step(tuple(operations), tuple(compares.values())))
                 compares, operations = {}, []
             compares.update((compare.key, compare) for compare in needed)
@@ -428,15 +458,20 @@ def elect(image: MetadataImage, partition: PartitionImage) -> PartitionRecord | 
 
 
 def plan_sweep(image: MetadataImage) -> ChangePlan:
-    """Delete partitions without a topic that were written before this controller was elected: nobody is making that topic any more.
+    """Delete partitions that no topic counts and that were written before this controller was elected: nobody is making them any more.
 
-    A creation by an earlier controller can't go on, for its fence is gone; one by this controller has newer revisions.
+    A creation or growth by an earlier controller can't go on, for its fence is gone; one by this controller has newer revisions. Each is
+    compared: a growth of its topic may write it again at any time.
     """
     leftovers = [
-        Delete(keys.partition(topic_id, number))
+        (keys.partition(topic_id, number), partition.modify_revision)
         for topic_id, partitions in image.loose_partitions.items()
         for number, partition in partitions.items()
-        if partition.modify_revision < image.controller_revision and topic_id not in image.topic_names
+        if partition.modify_revision < image.controller_revision
     ]
-    steps = [Step(tuple(leftovers[start : start + STEP_PARTITIONS])) for start in range(0, len(leftovers), STEP_PARTITIONS)]
+    chunks = [leftovers[start : start + STEP_PARTITIONS] for start in range(0, len(leftovers), STEP_PARTITIONS)]
+    steps = [
+        Step(tuple(Delete(key) for key, _ in chunk), tuple(Compare(key, "modify", "==", revision) for key, revision in chunk))
+        for chunk in chunks
+    ]
     return ChangePlan(tuple(steps)) if steps else NO_CHANGE

@@ -122,6 +122,20 @@ def test_added_partitions_appear_with_the_count() -> None:
     assert len(cluster.image.topics["a"].partitions) == 4
 
 
+def test_partitions_of_a_growth_that_was_given_up_are_not_counted() -> None:
+    """They stay loose, whatever the topic grows to afterwards, also in an image that is read anew."""
+    cluster = Cluster()
+    cluster.change(topic("a", 1), partition(0))
+    cluster.change(partition(1), partition(2), partition(3))
+    assert names(cluster.change(topic("a", 2), partition(1)).topics_changed) == ["a"]
+    assert [each.modify_revision for each in cluster.image.topics["a"].partitions] == [1, 3]
+    assert list(cluster.image.loose_partitions[ID_A]) == [2, 3]
+    assert cluster.change(Delete(keys.partition(ID_A, 2))).is_empty
+    assert names(cluster.change(topic("a", 4), partition(2), partition(3)).topics_changed) == ["a"]
+    assert [each.modify_revision for each in cluster.image.topics["a"].partitions] == [1, 3, 5, 5]
+    assert cluster.image.loose_partitions == {}
+
+
 def test_configurations_come_and_go() -> None:
     """A configuration is part of its topic, and its revision is what the next change compares with."""
     cluster = Cluster()
@@ -166,7 +180,7 @@ def test_unknown_keys_are_for_a_later_lowtide() -> None:
     [
         ([Put(keys.topic("a"), b"not json")], "topics/a in the metadata store is not a TopicRecord"),
         ([topic("a", 2), partition(0)], "has 1 partitions instead of 2"),
-        ([topic("a", 2), partition(0), partition(3), partition(4)], "has 3 partitions instead of 2"),
+        ([topic("a", 2), partition(0), partition(3), partition(4)], "has 1 partitions instead of 2"),
         ([Put(keys.partition(ID_A, 0), b"{}")], "not a PartitionRecord"),
         ([Put(keys.broker(1), b"[]")], "not a BrokerRecord"),
         ([Put(keys.partition(ID_A, 0), partition(0).value.replace(b'"isr_epochs":[5]', b'"isr_epochs":[]'))], "1 in-sync replicas and 0"),
@@ -186,7 +200,15 @@ def test_a_partition_of_a_living_topic_does_not_go() -> None:
         cluster.change(Delete(keys.partition(ID_A, 1)))
 
 
-_topic_changes = st.sampled_from(["create", "delete", "sweep", "recreate", "elect", "configure", "unconfigure", "grow"])
+def test_a_topic_does_not_shrink() -> None:
+    """No controller writes a smaller count."""
+    cluster = Cluster()
+    cluster.change(topic("a", 2), partition(0), partition(1))
+    with pytest.raises(MetadataCorruptError, match="has 2 partitions instead of 1"):
+        cluster.change(topic("a", 1))
+
+
+_topic_changes = st.sampled_from(["create", "delete", "sweep", "recreate", "elect", "configure", "unconfigure", "grow", "give up"])
 
 
 class _Driver:
@@ -222,6 +244,8 @@ class _Driver:
             cluster.change(Put(keys.topic_config(current.name), encode({"k": str(cluster.image.revision)})))
         elif change == "unconfigure":
             cluster.change(Delete(keys.topic_config(current.name)))
+        elif change == "give up":
+            cluster.change(partition(count, current.topic_id), partition(count + 2, current.topic_id))
         elif change == "grow":
             cluster.change(partition(count, current.topic_id))
             cluster.change(topic(current.name, count + 2, current.topic_id), partition(count + 1, current.topic_id))

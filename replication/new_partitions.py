@@ -1,0 +1,131 @@
+"""What the controller decides about giving a topic more partitions.
+
+Pure: an image and a wish go in, a plan of changes or a refusal comes out.
+
+Guards: new partitions become visible all together, when the topic's record counts them; each step of a plan compares that record, so that
+of two growths of one topic, or of a growth and a deletion, one is carried out and the other conflicts.
+
+Does not do: authorisation, moving partitions that there are already.
+Sources: Kafka's `ReplicationControlManager.createPartitions`, `ControllerApis.createPartitions`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.changes import STEP_PARTITIONS, ChangePlan, Step
+from lowtide.metadata.records import TopicRecord, encode
+from lowtide.metadata.store import Compare, Put
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import topic_id_text
+from lowtide.replication.controller import (
+    MAX_REQUEST_PARTITIONS,
+    MAX_STEP_COMPARES,
+    Refusal,
+    check_replicas,
+    new_partition_record,
+    place_replicas,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lowtide.metadata.image import MetadataImage, TopicImage
+    from lowtide.protocol.types import BrokerId
+    from lowtide.runtime.random import Random
+
+
+class NewPartitions(msgspec.Struct, frozen=True):
+    """A topic to grow until it has `count` partitions.
+
+    `assignments`: the replicas of each new one, in order; None leaves that to the broker.
+    """
+
+    name: str
+    count: int
+    assignments: Sequence[Sequence[BrokerId]] | None = None
+
+
+class TopicGrowth(msgspec.Struct, frozen=True):
+    """How a topic gets its new partitions, and how many."""
+
+    plan: ChangePlan
+    added: int
+
+
+def plan_new_partitions(
+    image: MetadataImage, wanted: NewPartitions, *, random: Random, room: int = MAX_REQUEST_PARTITIONS
+) -> TopicGrowth | Refusal:
+    """How to grow a topic, checked in Kafka's order: existence, count, number of assignments, size of the request, replicas.
+
+    `room` is how many partitions the request may still add. Each new partition has as many replicas as the topic's first.
+
+    Refusals: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR; POLICY_VIOLATION for
+    more than there is room for, where Kafka says UNKNOWN_SERVER_ERROR.
+    """
+    topic = image.topics.get(wanted.name)
+    if topic is None:
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic")
+    refusal = _check_counts(topic, wanted, room)
+    if refusal is not None:
+        return refusal
+    have = len(topic.partitions)
+    added = wanted.count - have
+    factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        placed = place_replicas(image, added, factor, random)
+    else:
+        placed = _check_assignments(image, have, wanted.assignments, factor)
+    if isinstance(placed, Refusal):
+        return placed
+    return TopicGrowth(_growth_plan(image, topic, placed), added)
+
+
+def _check_counts(topic: TopicImage, wanted: NewPartitions, room: int) -> Refusal | None:
+    have = len(topic.partitions)
+    added = wanted.count - have
+    if added == 0:
+        return Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+    if added < 0:
+        text = f"The topic {topic.name} currently has {have} partition(s); {wanted.count} would not be an increase."
+        return Refusal(ErrorCode.INVALID_PARTITIONS, text)
+    if wanted.assignments is not None and len(wanted.assignments) != added:
+        text = f"{added} new partition(s) need as many assignments; {len(wanted.assignments)} are given"
+        return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    if added > room:
+        return Refusal(ErrorCode.POLICY_VIOLATION, f"One request can't add more than {MAX_REQUEST_PARTITIONS} partitions")
+    return None
+
+
+def _check_assignments(
+    image: MetadataImage, first: int, assignments: Sequence[Sequence[BrokerId]], factor: int
+) -> list[tuple[BrokerId, ...]] | Refusal:
+    for number, replicas in enumerate(assignments, first):
+        reason = check_replicas(image, number, replicas, factor)
+        if reason is not None:
+            return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    return [tuple(replicas) for replicas in assignments]
+
+
+def _growth_plan(image: MetadataImage, topic: TopicImage, placed: Sequence[tuple[BrokerId, ...]]) -> ChangePlan:
+    """Partitions in chunks, the new count with the last: what a plan that is cut short leaves behind is counted by nobody.
+
+    Every step compares the topic's record. Without that, a plan that lost the race to another growth would overwrite partitions that are
+    led already.
+    """
+    epochs = {broker_id: broker.epoch for broker_id, broker in image.brokers.items()}
+    have = len(topic.partitions)
+    puts = [
+        Put(keys.partition(topic.topic_id, number), new_partition_record(replicas, epochs)) for number, replicas in enumerate(placed, have)
+    ]
+    record = keys.topic(topic.name)
+    unchanged = Compare(record, "modify", "==", topic.modify_revision)
+    replicas = {broker_id for each in placed for broker_id in each}
+    alive = [Compare(keys.broker(broker_id), "create", "==", epochs[broker_id]) for broker_id in sorted(replicas)]
+    count = Put(record, encode(TopicRecord(topic_id_text(topic.topic_id), have + len(placed))))
+    chunks = [tuple(puts[start : start + STEP_PARTITIONS]) for start in range(0, len(puts), STEP_PARTITIONS)]
+    last = Step((count, *chunks[-1]), (unchanged, *alive)[:MAX_STEP_COMPARES])
+    return ChangePlan((*(Step(chunk, (unchanged,)) for chunk in chunks[:-1]), last))
