@@ -1,13 +1,21 @@
-"""Making and deleting topics: the steps between a request and a topic that is served, or gone.
+"""Making, growing and deleting topics: the steps between a request and a topic that is served, or gone.
 
-Decisions are the controller's; here they are committed, waited for in the image, and waited for on disk. A topic is answered as made when
-its partitions can be produced to, as deleted when its name can be used again.
+Decisions are the controller's; here they are committed, waited for in the image, and waited for on disk. A topic is answered as made or
+grown when its partitions can be produced to, as deleted when its name can be used again.
+
+Guards: changes of topics whose names could collide are made one after the other, each decided on an image that shows those before it; so
+of two that want the same, the second is told what it would have been told had it come later. What conflicts nevertheless is decided anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from lowtide.broker.config_topics import TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
@@ -17,14 +25,34 @@ from lowtide.metadata.store import AmbiguousError, MetadataStoreError
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicId
 from lowtide.replication.controller import (
+    MAX_REQUEST_PARTITIONS,
     NewTopic,
     Refusal,
     TopicCreation,
     TopicDeletion,
     plan_create_topic,
-    plan_delete_topic,
+    plan_deletion,
     resolve_deletions,
 )
+from lowtide.replication.new_partitions import NewPartitions, TopicGrowth, plan_new_partitions
+
+MAX_PLANS: Final = 10
+"""Attempts to make one change. Each that fails means that a broker came or went, or the controller changed, in the same moment."""
+
+AUTOMATIC_CREATION_TIMEOUT_MS: Final = 30_000
+"""How long a topic that nobody waits for may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
+
+
+class _Planned(Protocol):
+    @property
+    def plan(self) -> ChangePlan: ...
+
+
+P = TypeVar("P", bound=_Planned)
+
+
+class _Deletion(msgspec.Struct, frozen=True):
+    plan: ChangePlan
 
 
 class TopicAdministrator:
@@ -33,6 +61,7 @@ class TopicAdministrator:
     def __init__(self, broker: BrokerContext) -> None:
         self.broker = broker
         self._creating: set[str] = set()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def plan_creation(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]]) -> TopicCreation | Refusal:
         """How a topic would be made; `configs` as the client lists them, the last of a name counts."""
@@ -50,12 +79,20 @@ class TopicAdministrator:
             config_refusal=refusal,
         )
 
-    async def create(self, creation: TopicCreation, timeout_ms: int) -> Refusal | None:
-        """Make a planned topic; return when it is served. Refusals: see `_commit`; REQUEST_TIMED_OUT when it isn't served in time."""
-        refusal = await self._commit(creation.plan)
-        if refusal is not None:
-            return refusal
-        return await self._settled(timeout_ms, "created")
+    async def create(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> TopicCreation | Refusal:
+        """Make a topic; return when it is served.
+
+        Refusals: those of the plan, of `_change`, and REQUEST_TIMED_OUT when it isn't served in time.
+        """
+        return await self._change(topic.name, lambda: self.plan_creation(topic, configs), timeout_ms, "created")
+
+    def plan_growth(self, wanted: NewPartitions, room: int = MAX_REQUEST_PARTITIONS) -> TopicGrowth | Refusal:
+        """How a topic would get more partitions; `room` is how many the request may still add."""
+        return plan_new_partitions(self.broker.metadata.image, wanted, random=self.broker.random, room=room)
+
+    async def grow(self, wanted: NewPartitions, timeout_ms: int, room: int = MAX_REQUEST_PARTITIONS) -> TopicGrowth | Refusal:
+        """Give a topic more partitions; return when they are served. Refusals as of `create`."""
+        return await self._change(wanted.name, lambda: self.plan_growth(wanted, room), timeout_ms, "grown")
 
     def resolve(self, wanted: Sequence[tuple[str | None, TopicId]]) -> list[TopicDeletion]:
         """What a DeleteTopics means."""
@@ -63,11 +100,13 @@ class TopicAdministrator:
 
     async def delete(self, deletion: TopicDeletion, timeout_ms: int) -> Refusal | None:
         """Delete a topic; return when its name can be used again. Refusals as of `create`."""
-        assert deletion.topic is not None
-        refusal = await self._commit(plan_delete_topic(deletion.topic))
-        if refusal is not None:
-            return refusal
-        return await self._settled(timeout_ms, "deleted")
+
+        def plan() -> _Deletion | Refusal:
+            decided = plan_deletion(self.broker.metadata.image, deletion)
+            return decided if isinstance(decided, Refusal) else _Deletion(decided)
+
+        outcome = await self._change(deletion.name or "", plan, timeout_ms, "deleted")
+        return outcome if isinstance(outcome, Refusal) else None
 
     def create_automatically(self, name: str) -> None:
         """Begin to make a topic that a client asked for by name, once."""
@@ -77,25 +116,84 @@ class TopicAdministrator:
 
     async def _create_automatically(self, name: str) -> None:
         try:
-            creation = self.plan_creation(NewTopic(name), ())
-            outcome = creation if isinstance(creation, Refusal) else await self._commit(creation.plan)
-            if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                self.broker.log.warning("topic was not created automatically", topic=name, reason=outcome.message)
-            elif outcome is None:
+            outcome = await self.create(NewTopic(name), (), AUTOMATIC_CREATION_TIMEOUT_MS)
+            if not isinstance(outcome, Refusal):
                 self.broker.log.info("topic created automatically", topic=name)
+            elif outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                self.broker.log.warning("topic was not created automatically", topic=name, reason=outcome.message)
         finally:
             self._creating.discard(name)
+
+    async def _change(self, name: str, decide: Callable[[], P | Refusal], timeout_ms: int, what: str) -> P | Refusal:
+        """Decide a change of a topic in its turn, make it, and wait until it is carried out here.
+
+        With no time at all nothing is done, as in Kafka. Refusals: those of `decide`, those of `_commit`, REQUEST_TIMED_OUT.
+        """
+        if timeout_ms <= 0:
+            return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {timeout_ms}: nothing was done")
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        async with self._turn(name, deadline) as has_turn:
+            planned = await self._decide_and_commit(decide, deadline) if has_turn else _TOO_LATE
+        if isinstance(planned, Refusal):
+            return planned
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.broker.replicas.settled()
+        except TimeoutError:
+            return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The topic is {what}, but not everywhere yet")
+        return planned
+
+    @asynccontextmanager
+    async def _turn(self, name: str, deadline: float) -> AsyncIterator[bool]:
+        """Wait until nobody else changes this topic, or one whose name collides with it. Gives False when the deadline passes first.
+
+        A lock is kept as long as somebody holds it or waits for it.
+        """
+        lock = self._turns.setdefault(name.replace(".", "_"), asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(deadline):
+                await lock.acquire()
+        except TimeoutError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    async def _decide_and_commit(self, decide: Callable[[], P | Refusal], deadline: float) -> P | Refusal:
+        """Decide, commit, and wait until the image shows it. What conflicts is decided anew, on a newer image."""
+        metadata = self.broker.metadata
+        for _ in range(MAX_PLANS):
+            seen = metadata.image.revision
+            planned = decide()
+            if isinstance(planned, Refusal):
+                return planned
+            try:
+                refusal = await self._commit(planned.plan)
+            except ConflictError:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await metadata.wait_for(seen + 1)
+                except TimeoutError:
+                    return _TOO_LATE
+                except SessionError as error:
+                    return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+                continue
+            return planned if refusal is None else refusal
+        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The metadata changed at the same time, {MAX_PLANS} times in a row; try again")
 
     async def _commit(self, plan: ChangePlan) -> Refusal | None:
         """Write a plan and wait until the image shows it.
 
         Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when the store can't say, COORDINATOR_NOT_AVAILABLE when it can't be reached.
+        Errors: ConflictError when it was decided on an image that is no longer true.
         """
         metadata = self.broker.metadata
         try:
             await metadata.wait_for(await metadata.commit(plan))
-        except ConflictError as error:
-            return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{error}; try again")
+        except ConflictError:
+            raise
         except (NotControllerError, FencedError) as error:
             return Refusal(ErrorCode.NOT_CONTROLLER, str(error))
         except AmbiguousError as error:
@@ -104,10 +202,5 @@ class TopicAdministrator:
             return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
         return None
 
-    async def _settled(self, timeout_ms: int, what: str) -> Refusal | None:
-        try:
-            async with asyncio.timeout(max(timeout_ms, 0) / 1000):
-                await self.broker.replicas.settled()
-        except TimeoutError:
-            return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The topic is {what}, but not everywhere yet")
-        return None
+
+_TOO_LATE: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "The time was over before the change could be made: nothing was done")

@@ -37,13 +37,13 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
     async def create(topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
         configs = [(config.name, config.value) for config in topic.configs]
-        creation = administrator.plan_creation(_new_topic(topic), configs)
+        if request.validate_only:
+            creation = administrator.plan_creation(_new_topic(topic), configs)
+        else:
+            creation = await administrator.create(_new_topic(topic), configs, request.timeout_ms)
         if isinstance(creation, Refusal):
             return _refused(topic.name, creation)
         if not request.validate_only:
-            refusal = await administrator.create(creation, request.timeout_ms)
-            if refusal is not None:
-                return _refused(topic.name, refusal)
             broker.log.info("topic created", topic=topic.name, partitions=creation.partition_count)
         overrides = {name: value for name, value in configs if value is not None}
         return _made(topic.name, creation, overrides, validate_only=request.validate_only)
