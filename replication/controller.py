@@ -411,8 +411,7 @@ def plan_leaders(image: MetadataImage) -> ChangePlan:
             key = keys.partition(topic.topic_id, number)
             needed = [Compare(key, "modify", "==", partition.modify_revision)]
             if wanted.leader != NO_LEADER:
-                leader = keys.broker(wanted.leader)
-                needed.append(Compare(leader, "create", "==", image.brokers[wanted.leader].epoch))
+                needed += [Compare(keys.broker(member), "create", "==", image.brokers[member].epoch) for member in wanted.isr]
             if len(operations) == STEP_PARTITIONS or len(compares) + len(needed) > MAX_STEP_COMPARES:
                 steps.append(Step(tuple(operations), tuple(compares.values())))
                 compares, operations = {}, []

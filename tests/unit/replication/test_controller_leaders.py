@@ -74,6 +74,19 @@ def test_what_is_well_is_left_alone(live: dict[int, int], state: PartitionImage)
     assert elect(image_with(live), state) is None
 
 
+@pytest.mark.parametrize("dies", [2, 3])
+def test_an_election_does_not_count_on_who_has_died_since(dies: int) -> None:
+    """Neither as leader nor as a member in sync: a plan that was made before the death conflicts."""
+    machine = ClusterMachine()
+    machine.create(partitions=1)
+    machine.write([Delete(keys.broker(1))])
+    (step,) = plan_leaders(machine.image()).steps
+    machine.write([Delete(keys.broker(dies))])
+    assert not machine.write(list(step.operations), step.compares)
+    (step,) = plan_leaders(machine.image()).steps
+    assert machine.write(list(step.operations), step.compares)
+
+
 class ClusterMachine(RuleBasedStateMachine):
     """Brokers die, return, leave the in-sync set and rejoin it; the controller works on images that may be old."""
 
