@@ -1,4 +1,4 @@
-"""DescribeProducers: v0.
+"""DescribeProducers: v0-v0.
 
 Behaviour: tells what each partition remembers of its producers: id, epoch, last sequence and timestamp, and the first offset of an open
 transaction. Any replica answers, not the leader only. A partition that is named twice is answered once.
