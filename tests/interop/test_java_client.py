@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from . import load
+from .lowtide_process import LowtideProcess
 from .tools import JavaClient
 
 pytestmark = pytest.mark.interop
 
-SCENARIOS = ("records", "append-time", "offsets", "delete")
+SCENARIOS = ("records", "append-time", "offsets", "delete", "directories", "producers")
 PER_PRODUCER = 150
 COUNT = 100
 """Records in the topics of the scenarios about offsets, one a second, except the one at `LATEST_IN_TIME`: it is of second `10 * COUNT`."""
@@ -119,3 +120,21 @@ def test_a_consumer_below_the_start_goes_where_it_was_told_to_go(seen: Callable[
     """`auto.offset.reset`: it has read one record from the start, or none from the end, or it is told that there is nothing."""
     assert seen("delete").all("reset") == [{"to": "earliest", "position": 31}, {"to": "latest", "position": COUNT}]
     assert seen("delete").one("out of range") == {"to": "none", "offsets": {"java-delete-0": 0}}
+
+
+def test_log_directories_tell_what_is_in_them(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
+    """The size of a partition is that of its segments on disk, and that of the disk is told."""
+    directory = seen("directories").one("directory")
+    assert (directory["path"], directory["error"]) == (str(broker.directory), None)
+    for partition in range(2):
+        segments = broker.directory.glob(f"java-directories-{partition}/*.log")
+        assert directory["sizes"][f"java-directories-{partition}"] == sum(segment.stat().st_size for segment in segments)
+    assert directory["sizes"]["java-directories-1"] > directory["sizes"]["java-directories-0"] == 0
+    assert 0 < directory["usable"] < directory["total"]
+    assert seen("directories").one("replica") == {"path": str(broker.directory), "lag": 0}
+
+
+def test_producers_are_known_by_what_they_wrote(seen: Callable[[str], Seen]) -> None:
+    producer = seen("producers").one("producer")
+    assert producer.pop("id") >= 0
+    assert producer == {"epoch": 0, "sequence": 2, "timestamp": load.BASE_TIME_MS + 2, "transaction": False}

@@ -93,6 +93,22 @@ def test_records_are_deleted(tools: Tools, tmp_path: Path) -> None:
     assert offsets(tools, "deleted", "earliest") == {0: 123, 1: load.PER_CODEC, 2: 0}
 
 
+def test_log_directories_tell_what_is_in_them(tools: Tools, broker: LowtideProcess) -> None:
+    create(tools, "directories", 2, *KEEP_OLD)
+    load.produce(tools.bootstrap, "directories", partition=1, codecs=["none"])
+    said = tools.run("kafka-log-dirs", "--describe", "--topic-list", "directories").lines
+    [described] = json.loads(said[-1])["brokers"]
+    [directory] = described["logDirs"]
+    assert (described["broker"], directory["logDir"], directory["error"]) == (0, str(broker.directory), None)
+    replicas = {replica.pop("partition"): replica for replica in directory["partitions"]}
+    size = (broker.directory / "directories-1" / f"{0:020}.log").stat().st_size
+    assert size > load.PER_CODEC * load.VALUE_BYTES
+    assert replicas == {
+        "directories-0": {"size": 0, "offsetLag": 0, "isFuture": False},
+        "directories-1": {"size": size, "offsetLag": 0, "isFuture": False},
+    }
+
+
 def test_console_producer_and_consumer(tools: Tools) -> None:
     """Keys, headers, nulls and text that isn't ASCII, written and read through a terminal."""
     create(tools, "console", 2)

@@ -37,6 +37,10 @@ import org.apache.kafka.common.config.ConfigResource;
 final class Administration {
     private Administration() {}
 
+    private static int brokerId(Admin admin) throws Exception {
+        return admin.describeCluster().nodes().get().iterator().next().id();
+    }
+
     static void cluster(String bootstrap) throws Exception {
         try (Admin admin = Clients.admin(bootstrap)) {
             var found = admin.describeCluster(new DescribeClusterOptions().includeAuthorizedOperations(true));
@@ -100,7 +104,7 @@ final class Administration {
             Set<String> named = admin.listConfigResources(Set.of(TOPIC), new ListConfigResourcesOptions()).all().get().stream()
                 .map(ConfigResource::name).collect(Collectors.toSet());
             Interop.say("resources", "there", named.contains(topic));
-            tell(admin, new ConfigResource(BROKER, "0"), "log.retention.ms", "log.segment.bytes", "listeners");
+            tell(admin, new ConfigResource(BROKER, String.valueOf(brokerId(admin))), "log.retention.ms", "log.segment.bytes", "listeners");
         }
     }
 
@@ -128,14 +132,16 @@ final class Administration {
         try (Admin admin = Clients.admin(bootstrap); Producer<String, String> producer = Clients.producer(bootstrap, Map.of())) {
             Clients.createTopic(admin, partition.topic(), 2, Map.of());
             producer.send(new ProducerRecord<>(partition.topic(), partition.partition(), null, "value")).get();
-            for (Map.Entry<String, LogDirDescription> each : admin.describeLogDirs(List.of(0)).allDescriptions().get().get(0).entrySet()) {
+            int broker = brokerId(admin);
+            var directories = admin.describeLogDirs(List.of(broker)).allDescriptions().get().get(broker);
+            for (Map.Entry<String, LogDirDescription> each : directories.entrySet()) {
                 LogDirDescription found = each.getValue();
                 Map<String, Long> sizes = new TreeMap<>();
                 found.replicaInfos().forEach((where, replica) -> sizes.put(where.toString(), replica.size()));
                 Interop.say("directory", "path", each.getKey(), "error", found.error(), "sizes", sizes,
                     "total", found.totalBytes().orElse(-1), "usable", found.usableBytes().orElse(-1));
             }
-            var replica = new TopicPartitionReplica(partition.topic(), partition.partition(), 0);
+            var replica = new TopicPartitionReplica(partition.topic(), partition.partition(), broker);
             var where = admin.describeReplicaLogDirs(List.of(replica)).values().get(replica).get();
             Interop.say("replica", "path", where.getCurrentReplicaLogDir(), "lag", where.getCurrentReplicaOffsetLag());
         }
@@ -152,8 +158,6 @@ final class Administration {
                 Interop.say("producer", "id", state.producerId(), "epoch", state.producerEpoch(), "sequence", state.lastSequence(),
                     "timestamp", state.lastTimestamp(), "transaction", state.currentTransactionStartOffset().isPresent());
             }
-            TopicPartition unknown = new TopicPartition("java-unknown", 0);
-            Interop.say("unknown", "error", Interop.errorOf(admin.describeProducers(List.of(unknown)).all()));
         }
     }
 }
