@@ -2,7 +2,8 @@
 
 All connections receive into one shared scratch buffer; a whole frame is handled where it lies, in the callback that brought it.
 What is left of a partial frame goes into a buffer of the connection's own, which grows with what really arrives, never with what
-the client announces. Answers leave in the order of their requests through a queue of slots. While only Produce requests are
+the client announces. A large one is mapped: its pages come into being as they are written, so that nothing is copied to grow, and go back
+to the system at once. Answers leave in the order of their requests through a queue of slots. While only Produce requests are
 parked, later Produce requests of the same connection are executed too (`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a
 round trip; any other parked request stops the reading, and so does a client that doesn't take its answers.
 
@@ -12,6 +13,7 @@ Invariant: a view of received bytes is never used after the callback that brough
 from __future__ import annotations
 
 import asyncio
+import mmap
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
@@ -35,7 +37,7 @@ SLOW_FRAME_BYTES_PER_S = 16 * 1024
 """A frame that is not whole after the grace must have come at this rate: a modem of 1998 is faster."""
 
 UNCOUNTED_FRAME_BYTES = 1 << 20
-"""Frames up to this size are read whatever others hold: what standard clients send at most by default (`max.request.size`)."""
+"""So much of a frame is read whatever others hold: what standard clients send at most by default (`max.request.size`)."""
 
 HALF_CLOSED_GRACE_MS = 60_000
 """How long an answer may be owed to a client that has closed its writing side."""
@@ -80,11 +82,10 @@ class Connection(asyncio.BufferedProtocol):
         self._host = host
         self._transport: asyncio.Transport | None = None
         self._outgoing: OutgoingQueue | None = None
-        self._frame: bytearray | None = None
+        self._frame: bytearray | mmap.mmap | None = None
         self._filled = 0
         self._target = 0
-        self._reserved = 0
-        self._uncounted = False
+        self._allowed = 0
         self._slots: deque[_Slot] = deque()
         self._parked_produce = 0
         self._parked_other = False
@@ -120,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         """The rest of the partial frame, else the buffer that all connections share."""
         if self._frame is None:
             return self._host.scratch
-        return memoryview(self._frame)[self._filled :]
+        return memoryview(self._frame)[self._filled : self._allowed]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle every whole request that is there now."""
@@ -159,9 +160,7 @@ class Connection(asyncio.BufferedProtocol):
             if slot.pending is not None:
                 slot.pending.abandon()
         self._slots.clear()
-        self._host.memory.forget(self)
-        self._release()
-        self._frame = None
+        self._drop_frame()
         self._backlog = b""
         if self._outgoing is not None:
             self._outgoing.close()
@@ -194,7 +193,8 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._slots) or (self._outgoing is not None and not self._outgoing.idle)
 
     def _close_when_done(self) -> None:
-        if self._eof and not self.closed and not self.busy and not self._backlog and self._transport is not None:
+        waits = bool(self._backlog) or self._frame_is_whole
+        if self._eof and not self.closed and not self.busy and not waits and self._transport is not None:
             self.closed = True
             self._transport.close()
 
@@ -237,30 +237,39 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = bytearray(capacity)
         self._frame[:count] = received
         self._filled = count
+        self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
         self.frame_started_ms = self._host.now_ms()
-        if count >= _LENGTH.size:
-            self._reserve()
 
     def _continue_frame(self) -> None:
         """More of the partial frame is there: complete it, or make room for what follows."""
         frame = self._frame
         assert frame is not None
-        if self._filled < len(frame):
+        if self._filled < min(len(frame), self._allowed):
             return
         if self._filled < self._target:
-            self._grow_frame(min(self._target, self._filled * _GROWTH_FACTOR))
-            return
-        if self._target == _LENGTH.size:
+            self._make_room()
+        elif self._target == _LENGTH.size:
             self._learn_length(_LENGTH.unpack_from(frame)[0])
-            return
-        target = self._target
-        self._frame = None
-        self._release()
-        if self._blocked:
-            self._backlog += bytes(frame)
+        elif self._blocked:
             self._pause_reading()
         else:
-            self._on_request(memoryview(frame), _LENGTH.size, target)
+            self._execute_frame(frame)
+
+    @property
+    def _frame_is_whole(self) -> bool:
+        """Whether a frame is there that could not be executed yet."""
+        return self._frame is not None and self._filled == self._target > _LENGTH.size
+
+    def _execute_frame(self, frame: bytearray | mmap.mmap) -> None:
+        self._frame = None
+        self._on_request(memoryview(frame), _LENGTH.size, self._target)
+        self._drop_frame()
+
+    def _drop_frame(self) -> None:
+        self._frame = None
+        if self._target > UNCOUNTED_FRAME_BYTES:
+            self._target = 0
+            self._host.memory.give_back(self)
 
     def _learn_length(self, size: int) -> None:
         """The four bytes that were cut apart are there."""
@@ -268,8 +277,35 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"a frame of {size} bytes is announced, 1 to {self._host.maximum_frame_bytes} are allowed")
             return
         self._target += size
+        self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
         self._grow_frame(min(self._target, _FIRST_FRAME_BUFFER_BYTES))
-        self._reserve()
+
+    def _make_room(self) -> None:
+        """Let more of the frame come. Beyond what is free for each it is counted, all of it, and not read while there is no memory for it.
+
+        Whoever announces large frames must not stop those who send them, nor these those who send small ones.
+        """
+        if self._filled < self._allowed or self._host.memory.take(self, self._target):
+            if self._filled == self._allowed:
+                self._allowed = self._target
+            self._enlarge_frame()
+        else:
+            self._pause_reading()
+
+    def _enlarge_frame(self) -> None:
+        assert self._frame is not None
+        if self._filled < len(self._frame):
+            return
+        if self._allowed > UNCOUNTED_FRAME_BYTES:
+            try:
+                mapped = mmap.mmap(-1, self._target)
+            except OSError as error:
+                self.close(f"a request of {self._target} bytes finds no memory: {error.strerror}")
+                return
+            mapped[: self._filled] = cast("bytearray", self._frame)
+            self._frame = mapped
+        else:
+            self._grow_frame(min(self._allowed, self._filled * _GROWTH_FACTOR))
 
     def _grow_frame(self, capacity: int) -> None:
         assert self._frame is not None
@@ -277,35 +313,23 @@ class Connection(asyncio.BufferedProtocol):
         grown[: self._filled] = memoryview(self._frame)[: self._filled]
         self._frame = grown
 
-    def _reserve(self) -> None:
-        """Count a large frame, whole, against the memory of all requests; while there is none left, wait with reading.
-
-        Others are bounded by the number of connections: whoever announces large frames must not stop those who send small ones.
-        """
-        if self._target <= UNCOUNTED_FRAME_BYTES:
-            self._uncounted = True
-        elif self._host.memory.reserve(self, self._target):
-            self._reserved = self._target
-        else:
-            self._pause_reading()
-
     def begin(self) -> None:
         """The broker serves now: execute what came meanwhile, and read on."""
         self._parked_other = False
         self._unblock()
 
+    @property
+    def received_bytes(self) -> int:
+        """How much of the frame that is being received is there."""
+        return self._filled
+
     def on_memory_granted(self) -> None:
         """The frame that waited for memory may be read on."""
-        self._reserved = self._target
+        self._allowed = self._target
+        self._enlarge_frame()
         self.frame_started_ms = self._host.now_ms()
         if not self._blocked:
             self._resume_reading()
-
-    def _release(self) -> None:
-        self._uncounted = False
-        if self._reserved:
-            reserved, self._reserved = self._reserved, 0
-            self._host.memory.release(reserved)
 
     def is_left_alone(self, now_ms: int) -> bool:
         """Whether the client closed its side so long ago that it is taken to be gone: a close looks like a half-close until we write."""
@@ -393,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _waits_for_memory(self) -> bool:
-        return self._frame is not None and self._target > _LENGTH.size and not self._reserved and not self._uncounted
+        return self._frame is not None and self._filled == self._allowed < self._target
 
     def _flush(self) -> None:
         if self._ready and self._outgoing is not None and not self.closed:
@@ -406,7 +430,10 @@ class Connection(asyncio.BufferedProtocol):
         """Execute what had to wait, then read on."""
         if self._blocked or self.closed:
             return
-        if self._backlog:
+        if self._frame is not None and self._frame_is_whole:
+            self._execute_frame(self._frame)
+            self._flush()
+        if self._backlog and not self._blocked and not self.closed:
             backlog, self._backlog = self._backlog, b""
             self._consume(memoryview(backlog), len(backlog))
             self._flush()
@@ -427,6 +454,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._eof
             and not self._transport.is_closing()
             and not self._waits_for_memory
+            and not self._frame_is_whole
         ):
             self._reading_paused = False
             self._transport.resume_reading()

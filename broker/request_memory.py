@@ -1,59 +1,129 @@
-"""The memory that partial requests of all connections may hold together (`queued.max.request.bytes`).
+"""The memory that large requests of all connections may hold together while they arrive (`queued.max.request.bytes`).
 
-A frame that does not arrive in one piece is counted whole when its length is known, and waits, unread, while there is no room: so
-whoever has begun can end, and nobody deadlocks. First come, first served. A frame larger than the limit is let in alone.
+A small frame, and the beginning of a large one, is free: that is bounded by the number of connections. Whose large frame has begun to
+arrive, and is not merely announced, asks here for all of it, and where there is no room isn't read until there is some. So whoever was
+given memory can end, nobody waits for somebody who waits, and what is held is never more than the limit, or one frame if that is larger.
+
+Who waits is served in the order of size, so that a few huge frames don't hold up those of usual size; nobody is passed over for ever.
+
+Who holds memory and sends nothing for it is in the way of those who wait: `stalled` names them, to be closed. While nobody waits nobody
+is hurried.
+
+Pure: counts bytes and holds none, and is told the time.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Protocol
+from bisect import bisect_left, insort
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+STALLED_MS = 2000
+STALLED_BYTES = 256 * 1024
+"""Who has memory that others wait for must bring this much in this time: slow lines of today have several times that rate."""
+
+OVERTAKEN_MAX = 32
+"""How many frames may be served while one waits before it is its turn, whatever its size."""
 
 
-class Waiter(Protocol):
-    """A connection that waits for memory."""
+class Receiver(Protocol):
+    """A connection that receives a large frame."""
 
-    def on_memory_granted(self) -> None: ...
+    @property
+    def received_bytes(self) -> int:
+        """How much of the frame is there."""
+        ...
+
+    def on_memory_granted(self) -> None:
+        """The memory that was waited for may be used."""
+        ...
+
+
+class _Holding(msgspec.Struct):
+    """What a receiver has, and how far it was at a moment from which its progress counts; None until somebody waits."""
+
+    size: int
+    mark_bytes: int = 0
+    mark_ms: int | None = None
+
+
+class _Waiting(NamedTuple):
+    receiver: Receiver
+    size: int
+    served_before: int
 
 
 class RequestMemory:
-    """Counts bytes; holds none."""
+    """See the module."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
-        self._waiting: deque[tuple[Waiter, int]] = deque()
+        self._holding: dict[Receiver, _Holding] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        """By number, in the order in which they came."""
+        self._by_size: list[tuple[int, int]] = []
+        """Size and number."""
+        self._asked_count = 0
+        self._served_count = 0
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of announced frames that are being received."""
+        """Bytes that were granted and not given back."""
         return self._used_bytes
 
-    def reserve(self, waiter: Waiter, size: int) -> bool:
-        """Whether `size` bytes are granted now; if not, `waiter.on_memory_granted` is called when they are."""
-        if not self._waiting and self._fits(size):
+    def take(self, receiver: Receiver, size: int) -> bool:
+        """Whether `size` bytes are granted now; if not, `receiver.on_memory_granted` is called when they are. Once for a frame."""
+        self._asked_count += 1
+        number = self._asked_count
+        self._waiting[number] = _Waiting(receiver, size, self._served_count)
+        insort(self._by_size, (size, number))
+        self._serve(told=number)
+        return receiver in self._holding
+
+    def give_back(self, receiver: Receiver) -> None:
+        """The frame is done with, or its connection is gone, whether it has memory or waits for it. May do nothing."""
+        holding = self._holding.pop(receiver, None)
+        if holding is not None:
+            self._used_bytes -= holding.size
+        for number in [number for number, waiting in self._waiting.items() if waiting.receiver is receiver]:
+            self._leave(number)
+        self._serve()
+
+    def stalled(self, now_ms: int) -> list[Receiver]:
+        """Who has to go: others wait for the memory that it has, and it brings next to nothing. To be asked about once a second."""
+        found = []
+        for receiver, holding in self._holding.items():
+            if not self._waiting:
+                holding.mark_ms = None
+            elif holding.mark_ms is None or receiver.received_bytes - holding.mark_bytes >= STALLED_BYTES:
+                holding.mark_bytes, holding.mark_ms = receiver.received_bytes, now_ms
+            elif now_ms - holding.mark_ms >= STALLED_MS:
+                found.append(receiver)
+        return found
+
+    def _serve(self, told: int = 0) -> None:
+        """Grant what fits, the smallest first; `told` is the number of the one who is asking and need not be called."""
+        while self._waiting:
+            number = self._next()
+            size = self._waiting[number].size
+            if self._used_bytes and self._used_bytes + size > self._limit_bytes:
+                return
+            receiver = self._leave(number)
+            self._served_count += 1
             self._used_bytes += size
-            return True
-        self._waiting.append((waiter, size))
-        return False
+            self._holding[receiver] = _Holding(size)
+            if number != told:
+                receiver.on_memory_granted()
 
-    def release(self, size: int) -> None:
-        """Give back, and grant what waits in its order."""
-        self._used_bytes -= size
-        assert self._used_bytes >= 0, "more request memory was given back than was taken"
-        self._grant()
+    def _next(self) -> int:
+        """Whose turn it is: the first to come if it has waited for long, else the smallest."""
+        number = next(iter(self._waiting))
+        is_overdue = self._served_count - self._waiting[number].served_before >= OVERTAKEN_MAX
+        return number if is_overdue else self._by_size[0][1]
 
-    def forget(self, waiter: Waiter) -> None:
-        """The waiter's connection is gone. May do nothing."""
-        if self._waiting:
-            self._waiting = deque(entry for entry in self._waiting if entry[0] is not waiter)
-            self._grant()
-
-    def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            waiter, wanted = self._waiting.popleft()
-            self._used_bytes += wanted
-            waiter.on_memory_granted()
-
-    def _fits(self, size: int) -> bool:
-        return self._used_bytes == 0 or self._used_bytes + size <= self._limit_bytes
+    def _leave(self, number: int) -> Receiver:
+        receiver, size, _ = self._waiting.pop(number)
+        del self._by_size[bisect_left(self._by_size, (size, number))]
+        return receiver

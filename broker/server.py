@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 from lowtide.broker.connection import Connection
 from lowtide.broker.dispatcher import Dispatcher, Route
@@ -19,6 +19,9 @@ SCRATCH_BYTES = 256 * 1024
 
 _SWEEP_INTERVAL_S = 5.0
 """How often idle and slow connections are looked for."""
+
+_HURRY_INTERVAL_S = 1.0
+"""How often those are looked for who are in the way of others that wait for memory."""
 
 _CLOSE_POLL_S = 0.005
 
@@ -52,8 +55,8 @@ class ConnectionHost:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: dict[Connection, None] = {}
         self.serving = True
-        self._maximum_connections = maximum_connections
-        self._maximum_per_address = maximum_connections_per_address
+        self.maximum_connections = maximum_connections
+        self.maximum_per_address = maximum_connections_per_address
         self._by_address: Counter[str] = Counter()
         self._refusals_second = 0
         self._refusals = 0
@@ -70,10 +73,10 @@ class ConnectionHost:
         self.connections[connection] = None
         address = connection.peer.rpartition(":")[0]
         self._by_address[address] += 1
-        if len(self.connections) > self._maximum_connections:
-            return f"max.connections={self._maximum_connections} are open"
-        if self._by_address[address] > self._maximum_per_address:
-            return f"max.connections.per.ip={self._maximum_per_address} are open from {address}"
+        if len(self.connections) > self.maximum_connections:
+            return f"max.connections={self.maximum_connections} are open"
+        if self._by_address[address] > self.maximum_per_address:
+            return f"max.connections.per.ip={self.maximum_per_address} are open from {address}"
         return None
 
     def on_disconnected(self, connection: Connection) -> None:
@@ -114,6 +117,7 @@ class Server:
         self._idle_after_ms = idle_after_ms
         self._server: Listener | None = None
         self._sweep: asyncio.TimerHandle | None = None
+        self._hurry: asyncio.TimerHandle | None = None
         self.port = 0
 
     async def start(self, address: str, port: int) -> None:
@@ -121,13 +125,15 @@ class Server:
         server = self._server = await listen(lambda: Connection(self._host), address, port)
         self.port = bound_port(server)
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._on_sweep)
+        self._hurry = asyncio.get_running_loop().call_later(_HURRY_INTERVAL_S, self._on_hurry)
 
     def stop_accepting(self) -> None:
         """Take no new connection."""
         if self._server is not None:
             self._server.close()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._sweep, self._hurry):
+            if timer is not None:
+                timer.cancel()
 
     async def close(self, grace_s: float) -> None:
         """Let the answers that are owed go out, at most for `grace_s` seconds, then close all connections."""
@@ -152,3 +158,8 @@ class Server:
             elif now_ms - connection.last_active_ms > self._idle_after_ms and not connection.waiting:
                 connection.close(f"idle for more than connections.max.idle.ms={self._idle_after_ms}")
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._on_sweep)
+
+    def _on_hurry(self) -> None:
+        for connection in cast("list[Connection]", self._host.memory.stalled(self._host.now_ms())):
+            connection.close("its request has stopped arriving, and others wait for the memory that it holds")
+        self._hurry = asyncio.get_running_loop().call_later(_HURRY_INTERVAL_S, self._on_hurry)
