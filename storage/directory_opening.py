@@ -3,9 +3,10 @@
 Guards: a start that is refused has changed no log and no mark of a clean stop; a partition is in one directory only; a partition that may
 be in a directory that doesn't work is known to be offline, and isn't made anew, empty, in another one.
 
-A directory that fails (can't be made, read or written; a damaged journal) goes offline if another one is left, as in Kafka. What is wrong
-with the broker's idea of its directories refuses the start, whatever else works: a directory of another broker, one that somebody uses,
-a copy, one partition in two of them, and a failure of the directory without which the broker can't be (`required`).
+A directory that fails (can't be made, read or written; a damaged journal) goes offline if another one is left, as in Kafka; so does one
+that was in use and is empty now, for its volume may not be mounted. What is wrong with the broker's idea of its directories refuses the
+start, whatever else works: a directory of another broker, one that somebody uses, a copy, one partition in two of them; and so does a
+failure of the directory without which the broker can't be (`required`).
 
 Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
 """
@@ -18,10 +19,11 @@ from typing import NamedTuple
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.checkpoint import META_PROPERTIES
 from lowtide.storage.directory_logs import DirectoryLogs
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
-from lowtide.storage.known_directories import read_known
-from lowtide.storage.log_directory import Identity, list_directory
+from lowtide.storage.known_directories import KNOWN_DIRECTORIES, read_known
+from lowtide.storage.log_directory import Identity, list_directory, parse_folder_name
 from lowtide.storage.log_values import LogConfig
 
 
@@ -66,6 +68,9 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
     """
     opening = _Opening(filesystem, directories, request)
     for path, directory in directories.items():
+        if opening.is_missing(path):
+            opening.on_missing(path)
+            continue
         try:
             directory.open(request.identity)
         except RefusedDirectoryError:
@@ -109,19 +114,45 @@ class _Opening:
         self._request = request
         self._failure: StorageError | None = None
         self._listed: set[str] = set()
+        self._known_paths = {known for path in directories for known in read_known(filesystem, path).values()}
+
+    def is_missing(self, path: str) -> bool:
+        """Whether there is nothing in a directory that was in use, by what the others say: the mount point of a volume, or a new disk."""
+        if self._filesystem.absolute_path(path) not in self._known_paths or self._filesystem.exists(f"{path}/{META_PROPERTIES}"):
+            return False
+        if not self._filesystem.exists(path):
+            return True
+        try:
+            return not any(parse_folder_name(name) for name in self._filesystem.listdir(path))
+        except OSError:
+            return False
+
+    def on_missing(self, path: str) -> None:
+        """It goes offline. Nothing is written there, for a volume may be mounted over it any time."""
+        self._take_offline(
+            path,
+            StorageError(
+                path,
+                f"the log directory has no {META_PROPERTIES} though this broker used it; is its volume mounted? If its content is gone for "
+                f"good, remove {KNOWN_DIRECTORIES} from the other log directories: what was in it then begins anew, empty",
+            ),
+        )
 
     def on_failed(self, path: str, error: StorageError) -> None:
         """A directory goes offline; what is in it is looked at, as far as that can be done."""
-        if path == self._request.required:
-            raise error
-        self._failure = self._failure or error
-        self._directories[path].fail(error)
+        self._take_offline(path, error)
         try:
             partitions = list_directory(self._filesystem, path).partitions
         except OSError:
             return
         self._listed.add(self._filesystem.absolute_path(path))
         self.offline |= {key: OfflinePartition(path, topic_id) for key, topic_id in partitions.items()}
+
+    def _take_offline(self, path: str, error: StorageError) -> None:
+        if path == self._request.required:
+            raise error
+        self._failure = self._failure or error
+        self._directories[path].fail(error)
 
     def check_any_is_left(self) -> None:
         if self._failure is not None and not any(directory.is_online for directory in self._directories.values()):

@@ -134,7 +134,7 @@ class World:
         if start:
             self.start()
 
-    def start(self, *, node_id: int = 1, cluster_id: str = CLUSTER) -> None:
+    def start(self, *, node_id: int = 1, cluster_id: str = CLUSTER, **options: Any) -> None:
         self.worker = SteppedWorker()
         self.committers = {path: SteppedCommitter(self.filesystem) for path in self.paths}
         self.manager = LogManager(
@@ -147,7 +147,7 @@ class World:
             LogManagerSettings(default_config=CONFIG),
         )
         self.manager.on_directory_failed = lambda path, _reason, logs: self.failed.append((path, [log.topic_partition for log in logs]))
-        self.manager.open(cluster_id, node_id)
+        self.manager.open(cluster_id, node_id, **options)
 
     def restart(self, *, power: bool = False) -> None:
         if power:
