@@ -48,10 +48,10 @@ class OutOfRangeError(Exception):
 class Sent(NamedTuple):
     """A record to produce; `timestamp_ms` None leaves the time to the client."""
 
-    key: bytes
-    value: bytes
+    key: bytes | None
+    value: bytes | None
     timestamp_ms: int | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class Received(NamedTuple):
@@ -61,7 +61,7 @@ class Received(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, bytes | None], ...]
 
 
 class Reader(Protocol):
@@ -78,7 +78,7 @@ class Reader(Protocol):
 
 
 class Driver(Protocol):
-    """One client. kcat has no words for the last four calls but `partition_count`, nor for `Sent.timestamp_ms`."""
+    """One client. kcat has no words for the last four calls but `partition_count`, nor for `Sent.timestamp_ms` and for what is empty."""
 
     name: str
 

@@ -22,7 +22,7 @@ def received(message: Message) -> Received:
     """Return the record in a message that holds no error."""
     offset = message.offset()
     assert offset is not None
-    headers = tuple(cast("list[tuple[str, bytes]]", message.headers() or []))
+    headers = tuple(cast("list[tuple[str, bytes | None]]", message.headers() or []))
     return Received(offset, message.timestamp()[1], message.key(), message.value(), headers)
 
 

@@ -61,7 +61,7 @@ class KcatReader:
     def _record(line: str) -> Received:
         envelope = json.loads(line)
         headers = envelope.get("headers", [])
-        pairs = tuple((name, value.encode()) for name, value in zip(headers[::2], headers[1::2], strict=True))
+        pairs = tuple((name, None if value is None else value.encode()) for name, value in zip(headers[::2], headers[1::2], strict=True))
         key, value = (None if envelope[field] is None else envelope[field].encode() for field in ("key", "payload"))
         return Received(envelope["offset"], envelope["ts"], key, value, pairs)
 
@@ -81,9 +81,10 @@ class Kcat:
         )
         settings = {"acks": "all", "linger.ms": LINGER_MS, "enable.idempotence": str(idempotent).lower(), "compression.codec": codec}
         arguments = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
-        arguments += [part for name, value in headers for part in ("-H", f"{name}={value.decode()}")]
-        lines = "".join(f"{record.key.decode()}|{record.value.decode()}\n" for record in records)
-        run_kcat(self._bootstrap, "-P", "-t", topic, "-p", str(partition), "-K", "|", *arguments, text=lines)
+        arguments += [part for name, value in headers for part in ("-H", name if value is None else f"{name}={value.decode()}")]
+        assert all(record.key != b"" and record.value != b"" for record in records), "kcat sends what is empty as null, with -Z"
+        lines = "".join(f"{(record.key or b'').decode()}|{(record.value or b'').decode()}\n" for record in records)
+        run_kcat(self._bootstrap, "-P", "-Z", "-t", topic, "-p", str(partition), "-K", "|", *arguments, text=lines)
 
     @contextmanager
     def reader(self, topic: str, partition: int, start: int, *, reset: Reset = "error") -> Iterator[KcatReader]:
