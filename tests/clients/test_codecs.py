@@ -1,0 +1,54 @@
+"""What a client was told to compress lies compressed in the log, unless the topic wants it otherwise; every client reads it all the same.
+
+That contents come back is in `test_produce_and_consume.py`. A client that compressed nothing would pass there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lowtide.protocol.compression import Compression
+from lowtide.protocol.records import compression_of, iterate_batches
+
+from .driver import Driver, Sent, until
+from .driver_confluent import Confluent
+from .driver_kcat import Kcat
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+LIBRDKAFKA = {Kcat.name, Confluent.name}
+RECORDS = [Sent(b"key", b"value-%d " % n * 50) for n in range(10)]
+
+
+def codecs_in_the_log(lowtide: SimpleNamespace, topic: str) -> list[str]:
+    """The codec of each batch of partition 0, as the file says."""
+    [path] = (Path(lowtide.data_directory) / f"{topic}-0").glob("*.log")
+    return [Compression(compression_of(header.attributes)).name.lower() for _, header in iterate_batches(path.read_bytes())]
+
+
+def check_contents(reading: Driver, topic: str) -> None:
+    with reading.reader(topic, 0, 0) as reader:
+        assert [(record.key, record.value) for record in reader.read(len(RECORDS))] == [(record.key, record.value) for record in RECORDS]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_are_stored_as_they_were_compressed(lowtide: SimpleNamespace, client: Driver, topic: str, codec: str) -> None:
+    """librdkafka compresses by lz4 only for a broker that lists FindCoordinator; for this one it sends records as they are."""
+    client.produce(topic, RECORDS, codec=codec)
+    expected = "none" if codec == "lz4" and client.name in LIBRDKAFKA else codec
+    assert set(codecs_in_the_log(lowtide, topic)) == {expected}
+
+
+@pytest.mark.parametrize("wanted", ["gzip", "zstd", "uncompressed"])
+def test_a_topic_s_own_codec_is_what_is_stored(
+    lowtide: SimpleNamespace, client: Driver, other: Driver, lowtide_topic: str, wanted: str
+) -> None:
+    """The broker compresses anew what comes otherwise."""
+    other.create_topic(lowtide_topic, 1, {"compression.type": wanted})
+    until(lambda: other.partition_count(lowtide_topic) == 1)
+    client.produce(lowtide_topic, RECORDS, codec="snappy")
+    assert set(codecs_in_the_log(lowtide, lowtide_topic)) == {"none" if wanted == "uncompressed" else wanted}
+    check_contents(client, lowtide_topic)
+    check_contents(other, lowtide_topic)
