@@ -33,7 +33,8 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
 
 _DEFAULTS: Final[Mapping[str, Value]] = MappingProxyType({key.name: key.default_value for key in BROKER_KEYS.values()})
 _LISTENER_PREFIX: Final = "listener.name."
-_FREE_PREFIXES: Final = ("config.providers.", "rlmm.config.", "rsm.config.")
+FREE_PREFIXES: Final = ("config.providers.", "rlmm.config.", "rsm.config.")
+"""Keys that begin so are handed to plug-ins, of which Lowtide has none."""
 _UNLIMITED: Final = 2**63 - 1
 
 
@@ -94,7 +95,7 @@ def broker_key(name: str) -> ConfigKey:
         base = BROKER_KEYS.get(rest) or BROKER_KEYS.get(rest.partition(".")[2])
         if base is not None:
             return msgspec.structs.replace(base, name=name, default=None, enforced=False)
-    if name.startswith(_FREE_PREFIXES):
+    if name.startswith(FREE_PREFIXES):
         return ConfigKey(name, Type.STRING, None, None, "Handed to the plug-in that the prefix stands for.")
     message = f"{name} is not a key of a broker's configuration: allowed are the keys listed in docs/configuration.md{_similar(name)}"
     raise ConfigError(message)

@@ -140,6 +140,8 @@ class ConfigKey(msgspec.Struct, frozen=True):
             shown = HIDDEN if self.type is Type.PASSWORD else trimmed
             message = f"{self.name}={shown} is not possible: allowed is {self.describe_allowed()}"
             raise ConfigError(message)
+        if isinstance(value, tuple) and isinstance(self.allowed, OneOf):
+            return tuple(dict.fromkeys(value))  # Saying a choice twice says no more.
         return value
 
     @property
@@ -181,7 +183,21 @@ def value_text(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return str(value)
+    return _java_double(value) if isinstance(value, float) else str(value)
+
+
+_PLAIN_DOUBLES: Final = (1e-3, 1e7)
+_DOUBLE_DIGITS: Final = 18
+"""One more than any double needs after its point."""
+
+
+def _java_double(value: float) -> str:
+    """The number as Java writes it: with a point, and with an E outside of the range that it writes plainly."""
+    if value == 0 or _PLAIN_DOUBLES[0] <= abs(value) < _PLAIN_DOUBLES[1]:
+        return str(value)
+    texts = (f"{value:.{digits}e}" for digits in range(1, _DOUBLE_DIGITS))
+    mantissa, _, exponent = next(text for text in texts if float(text) == value).partition("e")
+    return f"{mantissa}E{int(exponent)}"
 
 
 def _read_boolean(text: str, _: Type) -> Value:

@@ -20,6 +20,11 @@ _SERVICE_LINK = re.compile(r"LOWTIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
+DYNAMIC_BROKER = "what is set on this broker"
+DYNAMIC_DEFAULT = "what is set on all brokers"
+"""Sources of values that were set while the broker ran."""
+
+
 class Given(NamedTuple):
     """A value that somebody gave, as text, and where: `server.properties line 3`, `LOWTIDE_LOG_DIRS`, `--set`."""
 

@@ -7,11 +7,13 @@ Source: Kafka's LogConfig, and what Kafka 4.3 answers where that isn't what one 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.broker.config_key import ConfigError, ConfigKey, ImpossibleTogetherError, Value, value_text
 from lowtide.broker.config_keys_topics import TOPIC_KEYS
+from lowtide.broker.config_sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log_values import LogConfig
 
@@ -96,18 +98,37 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
     )
 
 
+class ConfigSource(IntEnum):
+    """Where a value comes from; the wire's numbers (KIP-226)."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+_SOURCES: Final = {DYNAMIC_BROKER: ConfigSource.DYNAMIC_BROKER, DYNAMIC_DEFAULT: ConfigSource.DYNAMIC_DEFAULT}
+
+_SYNONYMS: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {name: names for names in _SYNONYMS for name in names if name != "log.flush.scheduler.interval.ms"}
+)
+"""Keys of a broker that say the same, strongest first. (The scheduler's interval is a default for another key, not its other name.)"""
+
+
 class TopicConfigEntry(NamedTuple):
-    """One key of a topic as it is in force. `source` is Kafka's number for where the value comes from (KIP-226)."""
+    """One key of a topic as it is in force."""
 
     name: str
     value: str | None
-    source: int
+    source: ConfigSource
     is_sensitive: bool
-
-
-_SOURCE_TOPIC: Final = 1
-_SOURCE_BROKER: Final = 4
-_SOURCE_DEFAULT: Final = 5
 
 
 def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
@@ -115,11 +136,18 @@ def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -
     entries = []
     for key in TOPIC_KEYS:
         if key.name in overrides:
-            entries.append(TopicConfigEntry(key.name, overrides[key.name], _SOURCE_TOPIC, is_sensitive=False))
+            entries.append(TopicConfigEntry(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC, is_sensitive=False))
         elif not key.internal:
-            source = _SOURCE_BROKER if key.broker_key in broker.given else _SOURCE_DEFAULT
+            source = _source(broker, key.broker_key)
             entries.append(TopicConfigEntry(key.name, value_text(broker.topic_defaults[key.name]), source, is_sensitive=False))
     return entries
+
+
+def _source(broker: BrokerConfig, broker_key: str | None) -> ConfigSource:
+    """Who gives a topic's default: the strongest of the broker's keys that say it."""
+    names = () if broker_key is None else BROKER_SYNONYMS.get(broker_key, (broker_key,))
+    given = next((broker.given[name] for name in names if name in broker.given), None)
+    return ConfigSource.DEFAULT if given is None else _SOURCES.get(given.source, ConfigSource.STATIC_BROKER)
 
 
 def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowtide.broker.config import BrokerConfig
+from lowtide.broker.config_dynamic import BrokerConfigs
 from lowtide.broker.fetch_session import FetchSessionCache
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.metadata.session import MetadataSession
@@ -18,7 +19,7 @@ from lowtide.runtime.tasks import TaskRegistry
 class BrokerContext:
     """A broker's parts, as handlers see them."""
 
-    config: BrokerConfig
+    configs: BrokerConfigs
     replicas: ReplicaManager
     metadata: MetadataSession
     sessions: FetchSessionCache
@@ -26,3 +27,8 @@ class BrokerContext:
     random: Random
     tasks: TaskRegistry
     log: Any
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in force now."""
+        return self.configs.current

@@ -17,7 +17,9 @@ from typing import Any
 
 from lowtide.broker.adoption import adopt_topics, adoption_is_due, finish_adoption
 from lowtide.broker.config import BrokerConfig
+from lowtide.broker.config_dynamic import BrokerConfigs
 from lowtide.broker.config_topics import log_config
+from lowtide.broker.configs import ConfigAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import Dispatcher
 from lowtide.broker.fetch_session import FetchSessionCache
@@ -113,6 +115,8 @@ class Broker:
         self._log_manager: LogManager | None = None
         self._session: MetadataSession | None = None
         self._server: Server | None = None
+        self._host: ConnectionHost | None = None
+        self._configs = BrokerConfigs(config)
         self._tick_timer: asyncio.TimerHandle | None = None
         self.loop_health: LoopHealth | None = None
         self.replicas: ReplicaManager | None = None
@@ -167,25 +171,27 @@ class Broker:
         except InconsistentClusterError as error:
             raise StorageError(", ".join(config.log_dirs), f"{error} (meta.properties)") from error
         self._log_manager.on_directory_failed = self._on_directory_failed
-        topics = {name: KnownTopic(topic.topic_id, log_config(config, topic.configs)) for name, topic in self._session.image.topics.items()}
+        self._follow_configs(self._session.image)
+        now = self._configs.current
+        topics = {name: KnownTopic(topic.topic_id, log_config(now, topic.configs)) for name, topic in self._session.image.topics.items()}
         self._log_manager.open(cluster_id, config.node_id, required=config.log_dirs[0], topics=topics)
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
         await self._serve(self._session, self._log_manager, adopts=adopts)
 
     async def _serve(self, session: MetadataSession, log_manager: LogManager, *, adopts: bool) -> None:
-        config, ports = self.config, self._ports
+        config, ports = self._configs.current, self._ports
         self.replicas = ReplicaManager(
             broker_id=config.node_id,
             log_manager=log_manager,
             clock=ports.clock,
             loop=ports.loop,
             log=self.log,
-            log_config=lambda topic: log_config(config, topic.configs),
+            log_config=lambda topic: log_config(self._configs.current, topic.configs),
             maximum_waiting_per_partition=MAXIMUM_WAITING_PER_PARTITION,
         )
         context = BrokerContext(
-            config=config,
+            configs=self._configs,
             replicas=self.replicas,
             metadata=session,
             sessions=FetchSessionCache(config.max_incremental_fetch_session_cache_slots, ports.random),
@@ -196,7 +202,7 @@ class Broker:
         )
         administrator = TopicAdministrator(context)
         dispatcher = Dispatcher(spawn=self._tasks.spawn, maximum_versions=config.max_versions)
-        dispatcher.register(handlers(context, administrator, dispatcher.advertised))
+        dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), dispatcher.advertised))
         host = ConnectionHost(
             dispatcher=dispatcher,
             clock=ports.clock,
@@ -208,6 +214,7 @@ class Broker:
             maximum_connections_per_address=config.max_connections_per_ip,
         )
         host.serving = False
+        self._host = host
         self._server = Server(host, idle_after_ms=config.connections_max_idle_ms)
         listener = config.listeners[0]
         await self._server.start(listener.host, listener.port)
@@ -277,8 +284,22 @@ class Broker:
         )
 
     def _on_image(self, _old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
-        if self.replicas is not None and (delta.topics_created or delta.topics_changed or delta.topics_deleted):
-            self.replicas.on_image(new, [*delta.topics_created, *delta.topics_changed], delta.topics_deleted)
+        changed = [*delta.topics_created, *delta.topics_changed]
+        if delta.broker_configs_changed and self._follow_configs(new):
+            changed = [*new.topics.values()]
+        if self.replicas is not None and (changed or delta.topics_deleted):
+            self.replicas.on_image(new, changed, delta.topics_deleted)
+
+    def _follow_configs(self, image: MetadataImage) -> bool:
+        """Take over what was set on this broker and on all; returns whether logs may have to follow."""
+        before = self._configs.current
+        wrong = self._configs.follow(image)
+        now = self._configs.current
+        if wrong is not None:
+            self.log.warning("stored configuration is left aside", reason=wrong)
+        if self._host is not None:
+            self._host.maximum_connections, self._host.maximum_per_address = now.max_connections, now.max_connections_per_ip
+        return now != before
 
     def _on_directory_failed(self, directory: str, reason: str, logs: list[Log]) -> None:
         self.log.error("log directory is offline", directory=directory, reason=reason, partitions=len(logs))

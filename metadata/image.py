@@ -75,10 +75,21 @@ class TopicImage(msgspec.Struct, frozen=True):
     config_revision: Revision = 0
 
 
+class ConfigImage(msgspec.Struct, frozen=True):
+    """What was set on one broker, or on all of them. `revision` is what a change of it must compare with, 0 while nothing is set."""
+
+    configs: Mapping[str, str] = {}
+    revision: Revision = 0
+
+
+NOTHING_SET = ConfigImage()
+
+
 class ImageDelta(msgspec.Struct, frozen=True):
     """What is different in a newer image. A topic deleted and made anew under its name is in `topics_deleted` and `topics_created`.
 
-    `topics_changed` are topics that were and are, with another partition or configuration.
+    `topics_changed` are topics that were and are, with another partition or configuration. `broker_configs_changed` are names as in
+    `MetadataImage.broker_configs`.
     """
 
     topics_created: tuple[TopicImage, ...] = ()
@@ -86,11 +97,12 @@ class ImageDelta(msgspec.Struct, frozen=True):
     topics_changed: tuple[TopicImage, ...] = ()
     brokers_changed: tuple[BrokerId, ...] = ()
     controller_changed: bool = False
+    broker_configs_changed: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing that an image shows is different."""
-        return not (self.topics_created or self.topics_deleted or self.topics_changed or self.brokers_changed or self.controller_changed)
+        return self == ImageDelta()
 
 
 NO_CONFIGS: Mapping[str, str] = {}
@@ -100,7 +112,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
     """The cluster at `revision`.
 
     `controller_id` is -1 without a controller; `controller_revision` is its fence. `loose_partitions` are those whose topic doesn't
-    exist (yet, or any more), by topic id. The mappings must not be changed.
+    exist (yet, or any more), by topic id. `broker_configs` has what was set on brokers while they run, by a broker's id in decimal, and
+    under the empty name what was set on all of them. The mappings must not be changed.
     """
 
     revision: Revision = 0
@@ -111,6 +124,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
     topics: Mapping[str, TopicImage] = {}
     topic_names: Mapping[TopicId, str] = {}
     loose_partitions: Mapping[TopicId, Mapping[int, PartitionImage]] = {}
+    broker_configs: Mapping[str, ConfigImage] = {}
 
     @classmethod
     def load(cls, pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes) -> MetadataImage:
@@ -160,7 +174,14 @@ def difference(
         tuple(changed),
         tuple(broker_id for broker_id in broker_ids if old.brokers.get(broker_id) != new.brokers.get(broker_id)),
         (old.controller_id, old.controller_revision) != (new.controller_id, new.controller_revision),
+        _changed_configs(old.broker_configs, new.broker_configs),
     )
+
+
+def _changed_configs(old: Mapping[str, ConfigImage], new: Mapping[str, ConfigImage]) -> tuple[str, ...]:
+    if old is new:
+        return ()
+    return tuple(name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
 
 
 class _ImageChange:
@@ -174,6 +195,7 @@ class _ImageChange:
         self._topics: dict[str, TopicImage] | None = None
         self._topic_names: dict[TopicId, str] | None = None
         self._loose: dict[TopicId, Mapping[int, PartitionImage]] | None = None
+        self._broker_configs: dict[str, ConfigImage] | None = None
         self.touched_names: dict[str, None] = {}
         self.touched_brokers: dict[BrokerId, None] = {}
 
@@ -219,6 +241,7 @@ class _ImageChange:
             old.topics if self._topics is None else self._topics,
             old.topic_names if self._topic_names is None else self._topic_names,
             old.loose_partitions if self._loose is None else self._loose,
+            old.broker_configs if self._broker_configs is None else self._broker_configs,
         )
 
     def _apply_other(self, key: bytes, change: KeyValue | Event) -> None:
@@ -229,6 +252,17 @@ class _ImageChange:
             self._controller = (NO_LEADER, 0) if value is None else (decode(key, value, ControllerRecord).broker_id, change.create_revision)
         elif key == keys.CLUSTER_ID and value is not None:
             self._cluster_id = value.decode()
+        elif key.startswith(keys.BROKER_CONFIGS):
+            self._apply_broker_config(key, change)
+
+    def _apply_broker_config(self, key: bytes, change: KeyValue | Event) -> None:
+        if self._broker_configs is None:
+            self._broker_configs = dict(self._old.broker_configs)
+        name = keys.parse_broker_config(key)
+        if change.value is None:
+            self._broker_configs.pop(name, None)
+        else:
+            self._broker_configs[name] = ConfigImage(decode(key, change.value, dict[str, str]), change.modify_revision)
 
     def _apply_broker(self, key: bytes, change: KeyValue | Event) -> None:
         broker_id = int(key.removeprefix(keys.BROKERS))

@@ -10,6 +10,7 @@
 | `topic_ids/<topic id>` | topic name | with its topic |
 | `parts/<topic id>/<number, six digits>` | `PartitionRecord` | with its topic; without one it is invisible and is swept |
 | `config/topic/<name>` | map of strings | with its topic |
+| `config/broker/<id>`, `config/broker-default` | map of strings | while anything is set: of one broker, of all |
 | `producer_ids/next` | number | for ever, one block more per grant |
 | `adoption` | `1` | while topics are being taken over that were found on disk |
 
@@ -31,6 +32,8 @@ TOPICS: Final = b"topics/"
 TOPIC_IDS: Final = b"topic_ids/"
 PARTITIONS: Final = b"parts/"
 TOPIC_CONFIGS: Final = b"config/topic/"
+BROKER_CONFIGS: Final = b"config/broker"
+"""What both keys of a broker's configuration begin with."""
 
 CLUSTER_ID: Final = b"cluster_id"
 CONTROLLER: Final = b"controller"
@@ -62,6 +65,16 @@ def partition(identity: TopicId, number: int) -> bytes:
 def topic_config(name: str) -> bytes:
     """What was set on a topic."""
     return TOPIC_CONFIGS + name.encode()
+
+
+def broker_config(name: str) -> bytes:
+    """What was set on a broker by its id in decimal; an empty name stands for what was set on all of them."""
+    return BROKER_CONFIGS + (f"/{name}" if name else "-default").encode()
+
+
+def parse_broker_config(key: bytes) -> str:
+    """The inverse of `broker_config`."""
+    return key.removeprefix(BROKER_CONFIGS).removeprefix(b"/").removeprefix(b"-default").decode()
 
 
 def parse_partition(key: bytes) -> tuple[TopicId, int]:

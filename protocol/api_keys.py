@@ -13,14 +13,18 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from lowtide.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
+from lowtide.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from lowtide.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
@@ -154,6 +158,10 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.DELETE_RECORDS, DeleteRecordsRequest, DeleteRecordsResponse),
     (ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    (ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
+    (ApiKey.ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse),
+    (ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    (ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest, ListConfigResourcesResponse),
     (ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
     (ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
 )

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lowtide.broker.configs import ConfigAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import HandlerSpec, VersionRange
 from lowtide.broker.handlers import (
+    alter_configs,
     api_versions,
     create_topics,
     delete_records,
     delete_topics,
+    describe_configs,
     describe_log_dirs,
     describe_producers,
     fetch,
+    incremental_alter_configs,
     init_producer_id,
+    list_config_resources,
     list_offsets,
     metadata,
     offset_for_leader_epoch,
@@ -24,17 +29,23 @@ from lowtide.broker.topics import TopicAdministrator
 from lowtide.protocol.api_keys import ApiKey
 
 
-def handlers(broker: BrokerContext, administrator: TopicAdministrator, advertised: Mapping[ApiKey, VersionRange]) -> list[HandlerSpec]:
+def handlers(
+    broker: BrokerContext, administrator: TopicAdministrator, configs: ConfigAdministrator, advertised: Mapping[ApiKey, VersionRange]
+) -> list[HandlerSpec]:
     """The handlers over a broker's state; `advertised` is the dispatcher's own table."""
     return [
+        alter_configs.handler(configs),
         api_versions.handler(advertised),
         create_topics.handler(administrator),
         delete_records.handler(broker),
         delete_topics.handler(administrator),
+        describe_configs.handler(configs),
         describe_log_dirs.handler(broker),
         describe_producers.handler(broker),
         fetch.handler(broker),
+        incremental_alter_configs.handler(configs),
         init_producer_id.handler(broker),
+        list_config_resources.handler(configs),
         list_offsets.handler(broker),
         metadata.handler(broker, administrator),
         offset_for_leader_epoch.handler(broker),

@@ -5,6 +5,10 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.DescribeConfigsOptions;
+import org.apache.kafka.clients.admin.ListConfigResourcesOptions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -12,6 +16,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -27,8 +32,17 @@ public class JavaClient {
             }
             consume(bootstrap, place);
             admin.deleteRecords(Map.of(place, RecordsToDelete.beforeOffset(3))).all().get();
+            configure(admin, new ConfigResource(ConfigResource.Type.TOPIC, topic));
             admin.deleteTopics(Set.of(topic)).all().get();
         }
+    }
+
+    private static void configure(Admin admin, ConfigResource topic) throws Exception {
+        admin.incrementalAlterConfigs(Map.of(topic, List.of(
+            new AlterConfigOp(new ConfigEntry("cleanup.policy", "compact"), AlterConfigOp.OpType.APPEND),
+            new AlterConfigOp(new ConfigEntry("retention.ms", null), AlterConfigOp.OpType.DELETE)))).all().get();
+        admin.describeConfigs(Set.of(topic), new DescribeConfigsOptions().includeSynonyms(true)).all().get();
+        admin.listConfigResources(Set.of(ConfigResource.Type.TOPIC), new ListConfigResourcesOptions()).all().get();
     }
 
     private static void produce(String bootstrap, String topic, String codec) throws Exception {

@@ -30,6 +30,7 @@ from pathlib import Path
 import confluent_kafka
 
 from lowtide.protocol.api_keys import ApiKey
+from tests.clients.configuring import AiokafkaConfigurer, Configurer, ConfluentConfigurer, KafkaPythonConfigurer
 from tests.clients.driver import Driver, Sent
 from tests.clients.driver_aiokafka import Aiokafka
 from tests.clients.driver_confluent import Confluent
@@ -51,6 +52,10 @@ KEPT = frozenset(
         ApiKey.LIST_OFFSETS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         ApiKey.DELETE_RECORDS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.DESCRIBE_PRODUCERS,
     }
@@ -129,18 +134,35 @@ async def end(server: asyncio.Server) -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def exercise(driver: Driver) -> None:
+CONFIGURERS: dict[str, Callable[[str], Configurer]] = {
+    kind.name: kind for kind in (ConfluentConfigurer, KafkaPythonConfigurer, AiokafkaConfigurer)
+}
+
+
+def exercise(kind: Callable[[str], Driver], bootstrap: str) -> None:
     """Have a client use every API that serves `KEPT`."""
+    driver = kind(bootstrap)
     topic = f"captured-{uuid.uuid4().hex[:8]}"
     driver.create_topic(topic, 2, {"retention.ms": "3600000"})
     produce_and_consume(driver, topic)
     driver.delete_records(topic, {0: 3, 1: -1})
+    configure(CONFIGURERS[driver.name](bootstrap), topic)
     if isinstance(driver, KafkaPython):
         for topics in ({topic: [0, 1]}, {}, None):
             driver.log_directories(topics)
         for partition in (0, 1):
             driver.producers(topic, partition)
     driver.delete_topic(topic)
+
+
+def configure(configurer: Configurer, topic: str) -> None:
+    """Ask for a topic's configuration, and change it in every way that the client has."""
+    configurer.describe("TOPIC", topic, ["retention.ms", "cleanup.policy"])
+    if configurer.is_incremental:
+        configurer.alter("TOPIC", topic, {"retention.ms": ("DELETE", ""), "cleanup.policy": ("APPEND", "compact")})
+    configurer.replace("TOPIC", topic, {"retention.ms": "7200000"})
+    if isinstance(configurer, KafkaPythonConfigurer):
+        configurer.list()
 
 
 def exercise_kcat(driver: Driver, administrator: Driver, proxy: Proxy) -> None:
@@ -215,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     drivers = {"confluent_kafka": Confluent, "kafka_python": KafkaPython, "aiokafka": Aiokafka}
     runs: dict[str, tuple[str, Callable[[Proxy], None]]] = {
-        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind(given.listen))) for name, kind in drivers.items()
+        name: (library_version(kind.name), lambda _proxy, kind=kind: exercise(kind, given.listen)) for name, kind in drivers.items()
     }
     runs["kcat"] = (kcat_version(), lambda proxy: exercise_kcat(Kcat(given.listen), Confluent(given.listen), proxy))
     if given.java:

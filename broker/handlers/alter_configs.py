@@ -1,0 +1,61 @@
+"""AlterConfigs: v0-v2.
+
+Behaviour: sets the keys that are named on topics, on this broker, or on all brokers (a broker with an empty name), deletes those that are
+not, and answers when this broker runs on them; or only checks them. Of each resource all keys are changed or none. Nothing can be set on
+groups and clients' metrics. Clients should use IncrementalAlterConfigs, which leaves alone what it doesn't name.
+
+Version notes: v2 is the first flexible version.
+
+Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, NOT_CONTROLLER,
+COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 133, 226.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.config_requests import REPEATED, ResourceType, check_keys, repeated_resources, resource_of
+from lowtide.broker.configs import ConfigAdministrator
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from lowtide.replication.controller import Refusal
+
+
+def handler(administrator: ConfigAdministrator) -> HandlerSpec:
+    """The handler over a cluster's configurations."""
+
+    async def replace(row: AlterConfigsResource, *, validate_only: bool) -> Refusal | None:
+        wanted = {key.name: key.value for key in row.configs if key.value is not None}
+        refusal = check_keys([key.name for key in row.configs], [key.name for key in row.configs if key.value is None])
+        if refusal is not None:
+            return refusal
+        resource = resource_of(row.resource_type, row.resource_name, without=ResourceType.BROKER_LOGGER)
+        return resource if isinstance(resource, Refusal) else await administrator.replace(resource, wanted, validate_only=validate_only)
+
+    async def handle(request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
+        twice = repeated_resources((row.resource_type, row.resource_name) for row in request.resources)
+        responses = []
+        for row in request.resources:
+            repeated = (row.resource_type, row.resource_name) in twice
+            refusal = REPEATED if repeated else await replace(row, validate_only=request.validate_only)
+            responses.append(_answered(row, refusal))
+        return AlterConfigsResponse(responses=responses)
+
+    return HandlerSpec(key=ApiKey.ALTER_CONFIGS, handle_later=handle)
+
+
+def _answered(row: AlterConfigsResource, refusal: Refusal | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE if refusal is None else refusal.error_code,
+        error_message=None if refusal is None else refusal.message,
+        resource_type=row.resource_type,
+        resource_name=row.resource_name,
+    )

@@ -1,0 +1,93 @@
+"""DescribeConfigs: v1-v4.
+
+Behaviour: tells the keys of topics, of this broker, and of what is set on all brokers (a broker with an empty name). No keys, or an empty
+list of them, ask for all; an unknown key is left out. Secrets have no value. A broker has no loggers to set; groups and clients' metrics
+have no settings: they are described as empty. One resource of an unknown type has all of the request refused.
+
+Version notes: v1 answers sources and, if wanted, synonyms (KIP-226). v3 answers types and, if wanted, a sentence on each key (KIP-569).
+
+Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
+
+KIPs: 133, 226, 412, 569.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from lowtide.broker.config_describe import ConfigEntry
+from lowtide.broker.config_requests import resource_of
+from lowtide.broker.configs import ConfigAdministrator
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from lowtide.replication.controller import Refusal
+
+_RESOURCES_AT_ONCE: Final = 20
+"""After so many resources, each a millisecond at the most, others are served."""
+
+
+def handler(administrator: ConfigAdministrator) -> HandlerSpec:
+    """The handler over a cluster's configurations."""
+
+    async def handle(request: DescribeConfigsRequest, _context: RequestContext) -> DescribeConfigsResponse:
+        refusals = [meant for row in request.resources if isinstance(meant := resource_of(row.resource_type, row.resource_name), Refusal)]
+        if refusals:
+            return DescribeConfigsResponse(results=[_refused(row, refusals[0]) for row in request.resources])
+        topic_defaults = administrator.describe_topic_defaults()
+        results = []
+        for number, row in enumerate(request.resources, 1):
+            resource = resource_of(row.resource_type, row.resource_name)
+            assert not isinstance(resource, Refusal), resource
+            described = administrator.describe(resource, row.configuration_keys, topic_defaults)
+            results.append(_refused(row, described) if isinstance(described, Refusal) else _described(row, described, request))
+            if number % _RESOURCES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return DescribeConfigsResponse(results=results)
+
+    return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, handle_later=handle)
+
+
+def _described(row: DescribeConfigsResource, entries: Sequence[ConfigEntry], request: DescribeConfigsRequest) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=ErrorCode.NONE,
+        error_message="",
+        resource_type=row.resource_type,
+        resource_name=row.resource_name,
+        configs=[_entry(entry, request) for entry in entries],
+    )
+
+
+def _entry(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms],
+        config_type=entry.wire_type,
+        documentation=entry.documentation if request.include_documentation else None,
+    )
+
+
+def _refused(row: DescribeConfigsResource, refusal: Refusal) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=refusal.error_code,
+        error_message=refusal.message,
+        resource_type=row.resource_type,
+        resource_name=row.resource_name,
+        configs=[],
+    )

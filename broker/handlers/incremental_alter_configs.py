@@ -1,0 +1,73 @@
+"""IncrementalAlterConfigs: v0-v1.
+
+Behaviour: changes keys of topics, of this broker, and of what is set on all brokers (a broker with an empty name), and answers when this
+broker runs on them; or only checks them. Of each resource all keys are changed or none. Lists may be appended to and subtracted from. A key
+that isn't set may be deleted. Two changes at once don't undo one another. Nothing can be set on loggers, groups and clients' metrics.
+
+Version notes: v1 is the first flexible version.
+
+Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, NOT_CONTROLLER,
+COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 226, 339.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.config_requests import REPEATED, check_keys, repeated_resources, resource_of
+from lowtide.broker.configs import ConfigAdministrator
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from lowtide.replication.configs import KeyChange, Operation
+from lowtide.replication.controller import Refusal
+
+
+def handler(administrator: ConfigAdministrator) -> HandlerSpec:
+    """The handler over a cluster's configurations."""
+
+    async def alter(row: AlterConfigsResource, *, validate_only: bool) -> Refusal | None:
+        without_value = [key.name for key in row.configs if key.value is None and key.config_operation != Operation.DELETE]
+        refusal = check_keys([key.name for key in row.configs], without_value)
+        if refusal is not None:
+            return refusal
+        resource = resource_of(row.resource_type, row.resource_name)
+        if isinstance(resource, Refusal):
+            return resource
+        changes = _changes(row)
+        return changes if isinstance(changes, Refusal) else await administrator.alter(resource, changes, validate_only=validate_only)
+
+    async def handle(request: IncrementalAlterConfigsRequest, _context: RequestContext) -> IncrementalAlterConfigsResponse:
+        twice = repeated_resources((row.resource_type, row.resource_name) for row in request.resources)
+        responses = []
+        for row in request.resources:
+            repeated = (row.resource_type, row.resource_name) in twice
+            refusal = REPEATED if repeated else await alter(row, validate_only=request.validate_only)
+            responses.append(_answered(row, refusal))
+        return IncrementalAlterConfigsResponse(responses=responses)
+
+    return HandlerSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, handle_later=handle)
+
+
+def _changes(row: AlterConfigsResource) -> list[KeyChange] | Refusal:
+    """What the row asks for. Refusals: INVALID_REQUEST for an operation that isn't one (Kafka fails on it unless it is for a broker)."""
+    unknown = [key.config_operation for key in row.configs if key.config_operation not in Operation.__members__.values()]
+    if unknown:
+        return Refusal(ErrorCode.INVALID_REQUEST, f"Unknown operations type {unknown[0]}")
+    return [KeyChange(key.name, Operation(key.config_operation), key.value) for key in row.configs]
+
+
+def _answered(row: AlterConfigsResource, refusal: Refusal | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE if refusal is None else refusal.error_code,
+        error_message=None if refusal is None else refusal.message,
+        resource_type=row.resource_type,
+        resource_name=row.resource_name,
+    )

@@ -1,0 +1,73 @@
+"""DescribeConfigs (key 32): the configuration of topics, brokers and other resources, with where each value comes from.
+
+`configuration_keys` None, or an empty list, asks for all keys. `value` is null for a secret. Sources and types are Kafka's numbers
+(KIP-226, KIP-569). Field by field this is Kafka's DescribeConfigsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+
+
+class DescribeConfigsResource(Message, kw_only=True):
+    """A resource, by type and name, and the keys wanted of it."""
+
+    resource_type: Int8
+    resource_name: String
+    configuration_keys: list[String] | None
+
+
+class DescribeConfigsRequest(ApiMessage, kw_only=True):
+    """What to describe, and how fully."""
+
+    VERSIONS: ClassVar = Versions("1-4")
+    FLEXIBLE: ClassVar = Versions("4+")
+
+    resources: list[DescribeConfigsResource]
+    include_synonyms: Annotated[Bool, Versions("1+")] = False
+    include_documentation: Annotated[Bool, Versions("3+")] = False
+
+
+class DescribeConfigsSynonym(Message, kw_only=True):
+    """A place that gives, or would give, the value: the first in the list is in force."""
+
+    name: Annotated[String, Versions("1+")]
+    value: Annotated[String | None, Versions("1+")]
+    source: Annotated[Int8, Versions("1+")]
+
+
+class DescribeConfigsResourceResult(Message, kw_only=True):
+    """One key with its value."""
+
+    name: String
+    value: String | None
+    read_only: Bool
+    config_source: Annotated[Int8, Versions("1+")] = -1
+    is_sensitive: Bool
+    synonyms: Annotated[list[DescribeConfigsSynonym], Versions("1+")] = msgspec.field(default_factory=list)
+    config_type: Annotated[Int8, Versions("3+")] = 0
+    documentation: Annotated[String | None, Versions("3+")] = None
+
+
+class DescribeConfigsResult(Message, kw_only=True):
+    """One resource, or why not."""
+
+    error_code: Int16
+    error_message: String | None
+    resource_type: Int8
+    resource_name: String
+    configs: list[DescribeConfigsResourceResult]
+
+
+class DescribeConfigsResponse(ApiMessage, kw_only=True):
+    """The answer, resource by resource."""
+
+    VERSIONS: ClassVar = Versions("1-4")
+    FLEXIBLE: ClassVar = Versions("4+")
+
+    throttle_time_ms: Int32 = 0
+    results: list[DescribeConfigsResult]

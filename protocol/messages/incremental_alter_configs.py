@@ -1,0 +1,56 @@
+"""IncrementalAlterConfigs (key 44): change some keys of topics, brokers and other resources (KIP-339).
+
+`config_operation`: 0 sets, 1 deletes, 2 appends to a list, 3 subtracts from one. Field by field this is Kafka's
+IncrementalAlterConfigsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+
+
+class AlterableConfig(Message, kw_only=True):
+    """One key and what to do with it."""
+
+    name: String
+    config_operation: Int8
+    value: String | None
+
+
+class AlterConfigsResource(Message, kw_only=True):
+    """A resource, by type and name, and the changes of its keys."""
+
+    resource_type: Int8
+    resource_name: String
+    configs: list[AlterableConfig]
+
+
+class IncrementalAlterConfigsRequest(ApiMessage, kw_only=True):
+    """Changes to make, or only to check (`validate_only`)."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("1+")
+
+    resources: list[AlterConfigsResource]
+    validate_only: Bool
+
+
+class AlterConfigsResourceResponse(Message, kw_only=True):
+    """One resource changed, or why not."""
+
+    error_code: Int16
+    error_message: String | None
+    resource_type: Int8
+    resource_name: String
+
+
+class IncrementalAlterConfigsResponse(ApiMessage, kw_only=True):
+    """The answer, resource by resource."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("1+")
+
+    throttle_time_ms: Int32 = 0
+    responses: list[AlterConfigsResourceResponse]
