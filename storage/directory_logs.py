@@ -471,6 +471,7 @@ class DirectoryLogs:
     def stop(self) -> None:
         """Begins nothing new; what is under way is still answered. Call it before the committer is closed."""
         self._stopped = True
+        self._flusher.stop()
         self._deletions.stop()
         self._recovery_points.stop()
         self._high_watermarks.stop()

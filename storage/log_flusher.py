@@ -20,6 +20,9 @@ from lowtide.storage.log import Log
 LOGS_PER_SYNC = 64
 """How many logs a stop syncs in one go: each may hold some ten files open for it."""
 
+FLUSHES_UNDER_WAY_MAX = 64
+"""The same while serving. Opening the files of one takes about 150 us of the loop's time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushListener:
@@ -41,6 +44,9 @@ class LogFlusher:
         self._flushed_ms: dict[Log, int] = {}
         self._new: set[Log] = set()
         self._under_way: set[Log] = set()
+        self._waiting: dict[Log, None] = {}
+        """Logs whose turn comes when others are done, in the order in which they fell due."""
+        self._stopped = False
 
     def add(self, log: Log, *, is_new: bool) -> None:
         """Looks after a log. `is_new` says that the file with its topic id was written just now."""
@@ -52,18 +58,30 @@ class LogFlusher:
         """The log is gone, and with it whatever a flush under way may still fail at."""
         self._flushed_ms.pop(log, None)
         self._new.discard(log)
+        self._waiting.pop(log, None)
+
+    def stop(self) -> None:
+        """Begins nothing more; what is under way is still answered."""
+        self._stopped = True
+        self._waiting.clear()
 
     def flush(self, log: Log) -> None:
-        """Begins to make a log durable, if there's something to do and nothing under way."""
-        if log in self._under_way or log not in self._flushed_ms:
+        """Begins to make a log durable, if there's something to do and nothing under way; where much is under way, soon."""
+        if log in self._under_way or log not in self._flushed_ms or self._stopped:
             return
+        if len(self._under_way) >= FLUSHES_UNDER_WAY_MAX:
+            self._waiting[log] = None
+        else:
+            self._begin(log)
+
+    def _begin(self, log: Log) -> None:
         try:
             barrier = self._with_identity(log, log.flush_barrier())
         except StorageError as error:
             if error.is_disk_full:
                 log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
             else:
-                self._listener.on_failure(error)
+                self._fail(error)
             return
         self._flushed_ms[log] = self._clock.monotonic_ms()
         if barrier is not None:
@@ -114,4 +132,13 @@ class LogFlusher:
             if log.flush_is_due:
                 self.flush(log)
         elif log in self._flushed_ms:
-            self._listener.on_failure(error)
+            self._fail(error)
+        while self._waiting and len(self._under_way) < FLUSHES_UNDER_WAY_MAX:
+            following = next(iter(self._waiting))
+            del self._waiting[following]
+            self._begin(following)
+
+    def _fail(self, error: OSError | StorageError) -> None:
+        """The directory goes offline: nothing else of it is worth an attempt."""
+        self.stop()
+        self._listener.on_failure(error)
