@@ -1,13 +1,11 @@
-"""franz-go as a program (`go/`), built once and run for each thing that a test asks of it; and a Lowtide broker as a process."""
+"""franz-go as a program (`go/`): built once, and run for each thing that a test asks of it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +13,6 @@ from typing import Any, NamedTuple
 SOURCE = Path(__file__).parent / "go"
 BUILD_TIMEOUT_S = 300
 CALL_TIMEOUT_S = 60
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
-POLL_INTERVAL_S = 0.02
-LOG = "lowtide.log"
 
 
 def build(folder: Path) -> Path:
@@ -62,6 +56,18 @@ def record(line: dict[str, Any]) -> Record:
     """The record in a line that the program printed."""
     headers = tuple((header["name"], plain(header["value"])) for header in line["headers"])
     return Record(plain(line["value"]), plain(line["key"]), headers, line["timestamp_ms"], line["partition"])
+
+
+def write(process: subprocess.Popen[str], line: str) -> None:
+    """Give the program one line of input."""
+    assert process.stdin is not None
+    process.stdin.write(line)
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """Wait for the program's next line; it gives up by itself after its -timeout, and then there is none."""
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 class FranzGoError(Exception):
@@ -123,70 +129,3 @@ class FranzGo:
         listed = self.run("list-offsets", topic=topic, at=at)
         assert not any(line["error"] for line in listed), listed
         return {line["partition"]: line["offset"] for line in listed}
-
-
-class LowtideProcess:
-    """`lowtide serve`, as often as one likes over the same directories and on the same port."""
-
-    def __init__(self, folder: Path, *settings: str, directories: Sequence[str] = ("data",)) -> None:
-        self._folder = folder
-        self.directories = [folder / name for name in directories]
-        self._settings = [f"log.dirs={','.join(str(directory) for directory in self.directories)}", *settings]
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
-
-    @property
-    def bootstrap(self) -> str:
-        """Its address, once it has been started."""
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start and wait until clients are served."""
-        assert self._process is None
-        settings = [f"listeners=PLAINTEXT://{self.bootstrap}", *self._settings]
-        command = [sys.executable, "-m", "lowtide.cli.main", "serve", *(word for setting in settings for word in ("--set", setting))]
-        seen = len(self._log())
-        with (self._folder / LOG).open("ab") as written:
-            self._process = subprocess.Popen(command, stderr=written)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not (ready := [line for line in self._log()[seen:] if line["event"] == "ready"]):
-            assert self._process.poll() is None, self._log()[seen:]
-            assert time.monotonic() < deadline, "the broker is not ready"
-            time.sleep(POLL_INTERVAL_S)
-        self.port = int(ready[0]["address"].rpartition(":")[2])
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(STOP_TIMEOUT_S)
-        self._process = None
-
-    def stop(self) -> None:
-        """Stop cleanly. May be called when it doesn't run."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
-        self._process = None
-
-    def faults(self) -> list[dict[str, Any]]:
-        """What it logged of errors of its own, and what it wrote besides log lines."""
-        return [line for line in self._log() if line["level"] in ("error", "critical")]
-
-    def _log(self) -> list[dict[str, Any]]:
-        """Its lines, but one that isn't whole yet."""
-        path = self._folder / LOG
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [self._line(text) for text in lines if text.endswith("\n")]
-
-    @staticmethod
-    def _line(text: str) -> dict[str, Any]:
-        try:
-            return dict(json.loads(text))
-        except json.JSONDecodeError:
-            return {"event": text, "level": "error"}

@@ -25,6 +25,7 @@ class LowtideProcess:
         self._command = [sys.executable, "-m", "lowtide.cli.main", "serve", *words]
         self._ready: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._complaints: list[str] = []
+        self._killed = False
         self.directory = directory
         self.bootstrap = ""
 
@@ -43,13 +44,18 @@ class LowtideProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop by SIGTERM."""
+        """Stop by SIGTERM, unless it was killed."""
         self._process.terminate()
         try:
-            assert self._process.wait(STOP_LIMIT_S) == 0
+            assert self._killed or self._process.wait(STOP_LIMIT_S) == 0
         finally:
             self._kill()
         assert self._complaints == []
+
+    def kill(self) -> None:
+        """SIGKILL; a new process over the same directory, and at the same address if told so by `listeners`, is its next life."""
+        self._killed = True
+        self._kill()
 
     def _kill(self) -> None:
         """End what still runs, and read its last words."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from . import load
-from .franz_go import FranzGo, FranzGoError, LowtideProcess, Record, build, plain, record
+from .franz_go import FranzGo, FranzGoError, Record, build, plain, read_line, record, write
+from .lowtide_process import LowtideProcess
 
 pytestmark = pytest.mark.interop
 
@@ -29,14 +32,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("franz-go"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
     """One broker for all tests, with two log directories; whatever its clients do, it has nothing to complain of."""
-    process = LowtideProcess(tmp_path_factory.mktemp("lowtide"), directories=("one", "two"))
-    process.start()
-    yield process
-    process.stop()
-    assert process.faults() == []
+    folder = tmp_path_factory.mktemp("lowtide")
+    with LowtideProcess(folder / "one", log_dirs=f"{folder / 'one'},{folder / 'two'}") as process:
+        yield process
 
 
 @pytest.fixture
@@ -153,11 +154,9 @@ def test_an_open_consumer_goes_back_and_reads_again(go: FranzGo, topic: str) -> 
 def test_a_consumer_that_waits_at_the_end_gets_what_is_written_later(go: FranzGo, topic: str) -> None:
     go.produce(topic, numbered(2))
     with go.open("consume", topic=topic, count=3) as waiting:
-        assert waiting.stdout is not None
-        for _ in range(2):
-            waiting.stdout.readline()
+        assert [json.loads(read_line(waiting))["offset"] for _ in range(2)] == [0, 1]
         go.produce(topic, numbered(1, first=2))
-        assert '"offset":2' in waiting.stdout.readline()
+        assert json.loads(read_line(waiting))["offset"] == 2
 
 
 def test_every_kind_of_offset_is_listed(go: FranzGo, topic: str) -> None:
@@ -254,7 +253,7 @@ def test_the_cluster_tells_its_broker_and_controller(go: FranzGo, broker: Lowtid
     cluster, told = go.run("metadata", topic=topic)[:2]
     assert cluster["controller"] == 0
     assert len(cluster["cluster"]) == 22
-    assert told == {"broker": 0, "host": "127.0.0.1", "port": broker.port}
+    assert told == {"broker": 0, "host": "127.0.0.1", "port": int(broker.bootstrap.partition(":")[2])}
 
 
 def test_every_version_that_franz_go_may_speak_is_told(go: FranzGo) -> None:
@@ -286,27 +285,24 @@ def test_a_record_beyond_the_limit_is_refused_and_the_topic_may_raise_it(go: Fra
 
 def test_a_producer_and_a_consumer_go_on_after_the_broker_was_killed(program: Path, tmp_path: Path) -> None:
     """Both keep their connection open while it dies and comes back on its port; each record is there once and in order."""
-    broker = LowtideProcess(tmp_path)
-    broker.start()
-    go = FranzGo(program, broker.bootstrap)
-    assert go.one("create-topic", topic="restarted")["error"] == ""
     sent = numbered(12)
-    with go.open("produce", topic="restarted", each=True) as producing, go.open("consume", topic="restarted", count=12) as consuming:
-        assert producing.stdin is not None
-        assert producing.stdout is not None
-        assert consuming.stdout is not None
+    with ExitStack() as stack:
+        broker = stack.enter_context(LowtideProcess(tmp_path))
+        go = FranzGo(program, broker.bootstrap)
+        assert go.one("create-topic", topic="restarted")["error"] == ""
+        producing = stack.enter_context(go.open("produce", topic="restarted", each=True))
+        consuming = stack.enter_context(go.open("consume", topic="restarted", count=len(sent)))
         for n, one in enumerate(sent):
             if n in (4, 8):
                 broker.kill()
-            producing.stdin.write(one.line())
+            write(producing, one.line())
             if n in (4, 8):
-                broker.start()
-            assert f'"offset":{n},' in producing.stdout.readline()
-            assert f'"offset":{n},' in consuming.stdout.readline()
-    assert [record(line) for line in go.consume("restarted", 12)] == sent
-    assert len({line["producer_id"] for line in go.consume("restarted", 12)}) == 1
-    broker.stop()
-    assert broker.faults() == []
+                broker = stack.enter_context(LowtideProcess(tmp_path, listeners=f"PLAINTEXT://{broker.bootstrap}"))
+            assert json.loads(read_line(producing))["offset"] == n
+            assert json.loads(read_line(consuming))["offset"] == n
+        got = go.consume("restarted", 12)
+        assert [record(line) for line in got] == sent
+        assert len({line["producer_id"] for line in got}) == 1
 
 
 def test_an_unknown_command_is_no_success(go: FranzGo) -> None:
