@@ -283,6 +283,42 @@ def test_a_record_beyond_the_limit_is_refused_and_the_topic_may_raise_it(go: Fra
     assert record(got).value == sent.value
 
 
+def test_log_directories_are_told_with_what_is_in_them(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
+    """Two directories: each partition is in one of them, with the bytes of its file; without a topic all are told."""
+    go.produce(topic, numbered(10))
+    told = go.run("log-dirs", topic=topic, partitions="0-2")
+    directories = [broker.directory, broker.directory.with_name("two")]
+    assert [(line["broker"], line["directory"], line["error"], line["cordoned"]) for line in told] == [
+        (0, str(directory), "", False) for directory in directories
+    ]
+    assert all(0 < line["usable_bytes"] <= line["total_bytes"] for line in told)
+    found = {row["partition"]: (Path(line["directory"]), row) for line in told for row in line["partitions"]}
+    assert sorted(found) == [0, 1, 2]
+    for partition, (directory, row) in found.items():
+        size = sum(path.stat().st_size for path in (directory / f"{topic}-{partition}").glob("*.log"))
+        assert (row["bytes"], row["lag"], row["future"]) == (size, 0, False)
+    assert found[0][1]["bytes"] > 0
+    everything = [row["topic"] for line in go.run("log-dirs") for row in line["partitions"]]
+    assert everything.count(topic) == 3
+
+
+def test_the_producers_of_a_partition_are_told(go: FranzGo, topic: str) -> None:
+    go.produce(topic, numbered(5))
+    [written] = {line["producer_id"] for line in go.consume(topic, 5)}
+    told, empty = go.run("producers", topic=topic, partitions="0-1")
+    assert told["producers"] == [
+        {
+            "id": written,
+            "epoch": 0,
+            "last_sequence": 4,
+            "last_timestamp_ms": BASE_TIME_MS + 4000,
+            "coordinator_epoch": -1,
+            "transaction_start": -1,
+        }
+    ]
+    assert (empty["producers"], empty["error"]) == ([], "")
+
+
 def test_a_producer_and_a_consumer_go_on_after_the_broker_was_killed(program: Path, tmp_path: Path) -> None:
     """Both keep their connection open while it dies and comes back on its port; each record is there once and in order."""
     sent = numbered(12)
