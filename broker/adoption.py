@@ -7,8 +7,8 @@ the metadata, so one that was cut off goes on at the next start.
 
 If the directories were in use by Lowtide before (their `lowtide-registration` says so), new metadata are metadata that were lost, and with
 them every topic's configuration, its leader epochs, and which topics were deleted. The start is refused, unless the operator says, by an
-empty file `lowtide-adopt-topics` in the first log directory, that the topics are to be taken over with the default configuration. The file
-is removed when that is done.
+empty file `lowtide-adopt-topics` in the first log directory, that the topics are to be taken over with the default configuration. The start
+that finds the file removes it.
 """
 
 from __future__ import annotations
@@ -38,24 +38,32 @@ _UNDER_WAY = SessionSettings().prefix + keys.ADOPTION
 async def adoption_is_due(store: MetadataStore, filesystem: FileSystem, directories: Sequence[str], metadata_file: str) -> bool:
     """Whether topics are to be taken over from the directories; noted in the metadata if so. To be called before the session is opened.
 
-    `metadata_file` is what the metadata are called in a refusal. Errors: StorageError when the metadata were lost; those of the store.
+    The operator's word is used up by it. `metadata_file` is what the metadata are called in a refusal.
+    Errors: StorageError when the metadata were lost; those of the store.
     """
-    if await store.get(SessionSettings().prefix + keys.CLUSTER_ID) is not None:
-        return await store.get(_UNDER_WAY) is not None
+    wish = f"{directories[0]}/{ADOPTION_WISH}"
+    is_new = await store.get(SessionSettings().prefix + keys.CLUSTER_ID) is None
+    if is_new and _is_to_be_adopted(filesystem, directories, metadata_file, wish):
+        await store.transact((), (Put(_UNDER_WAY, b"1"),))
+    if filesystem.exists(wish):
+        # It counts for one start: lying there, it would answer for a later loss too.
+        filesystem.unlink(wish)
+        filesystem.sync_directory(directories[0])
+    return await store.get(_UNDER_WAY) is not None
+
+
+def _is_to_be_adopted(filesystem: FileSystem, directories: Sequence[str], metadata_file: str, wish: str) -> bool:
+    """Whether new metadata meet partitions. Errors: StorageError when they were in use by Lowtide, and nobody said that it's meant."""
     names = {directory: _names(filesystem, directory) for directory in directories}
     held = [directory for directory, content in names.items() if any(parse_folder_name(name) is not None for name in content)]
-    if not held:
-        return False
     used = [directory for directory, content in names.items() if REGISTRATION_COUNTER in content]
-    wish = f"{directories[0]}/{ADOPTION_WISH}"
-    if used and not filesystem.exists(wish):
+    if held and used and not filesystem.exists(wish):
         reason = (
             f"the metadata are missing or empty, though the log directory {used[0]} was in use and {held[0]} holds partitions; put the "
             f"file back, or make an empty file {wish} to start with these topics and the default configuration for all of them"
         )
         raise StorageError(metadata_file, reason)
-    await store.transact((), (Put(_UNDER_WAY, b"1"),))
-    return True
+    return bool(held)
 
 
 async def adopt_topics(session: MetadataSession, logs: Iterable[Log], log: Any) -> None:
@@ -80,12 +88,9 @@ async def adopt_topics(session: MetadataSession, logs: Iterable[Log], log: Any) 
             await session.wait_for(await session.commit(plan_producer_ids_from(next_producer_id)))
 
 
-async def finish_adoption(session: MetadataSession, filesystem: FileSystem, directory: str) -> None:
-    """Note that all is taken over; what the operator said counted once. Errors: those of `MetadataSession.commit`, OSError."""
+async def finish_adoption(session: MetadataSession) -> None:
+    """Note that all is taken over. Errors: those of `MetadataSession.commit`."""
     await session.commit(ChangePlan((Step((Delete(keys.ADOPTION),)),), needs_controller=False))
-    with suppress(FileNotFoundError):
-        filesystem.unlink(f"{directory}/{ADOPTION_WISH}")
-        filesystem.sync_directory(directory)
 
 
 def _names(filesystem: FileSystem, directory: str) -> list[str]:

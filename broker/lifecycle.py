@@ -221,14 +221,14 @@ class Broker:
         self.port = self._server.port
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
         self.loop_health.start()
+        self.replicas.expect(session.image)
         session.on_image(self._on_image)
         await session.start(BrokerRegistration(self._advertised(), config.broker_rack))
         log_manager.write_registration(session.broker_epoch)
         if adopts:
             await adopt_topics(session, list(log_manager.logs.values()), self.log)
-            await finish_adoption(session, ports.filesystem, config.log_dirs[0])
+            await finish_adoption(session)
         image = session.image
-        self.replicas.expect(image)
         self.replicas.on_image(image, image.topics.values(), ())
         await self.replicas.settled()
         host.serve()
