@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from lowtide.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
@@ -164,6 +166,8 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest, ListConfigResourcesResponse),
     (ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
     (ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
+    (ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest, CreatePartitionsResponse),
+    (ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
 )
 
 API: Mapping[ApiKey, ApiSpec] = MappingProxyType(

@@ -10,9 +10,11 @@ from lowtide.broker.dispatcher import HandlerSpec, VersionRange
 from lowtide.broker.handlers import (
     alter_configs,
     api_versions,
+    create_partitions,
     create_topics,
     delete_records,
     delete_topics,
+    describe_cluster,
     describe_configs,
     describe_log_dirs,
     describe_producers,
@@ -36,9 +38,11 @@ def handlers(
     return [
         alter_configs.handler(configs),
         api_versions.handler(advertised),
+        create_partitions.handler(administrator),
         create_topics.handler(administrator),
         delete_records.handler(broker),
         delete_topics.handler(administrator),
+        describe_cluster.handler(broker),
         describe_configs.handler(configs),
         describe_log_dirs.handler(broker),
         describe_producers.handler(broker),

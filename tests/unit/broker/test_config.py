@@ -243,5 +243,5 @@ def test_a_cap_lies_within_what_is_spoken(key: ApiKey):
 
 def test_an_api_that_is_not_spoken_cannot_be_capped():
     """The sentence lists those that can."""
-    with pytest.raises(ConfigError, match="ApiVersions, CreateTopics, DeleteRecords"):
+    with pytest.raises(ConfigError, match=r"ApiVersions, (\w+, )*DeleteRecords, "):
         broker_key("lowtide.max.version.JoinGroup")

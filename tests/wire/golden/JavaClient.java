@@ -9,6 +9,7 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.DescribeConfigsOptions;
 import org.apache.kafka.clients.admin.ListConfigResourcesOptions;
+import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -33,6 +34,9 @@ public class JavaClient {
             consume(bootstrap, place);
             admin.deleteRecords(Map.of(place, RecordsToDelete.beforeOffset(3))).all().get();
             configure(admin, new ConfigResource(ConfigResource.Type.TOPIC, topic));
+            int own = admin.describeCluster().controller().get().id();
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5, List.of(List.of(own), List.of(own))))).all().get();
             admin.deleteTopics(Set.of(topic)).all().get();
         }
     }

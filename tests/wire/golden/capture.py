@@ -36,6 +36,7 @@ from tests.clients.driver_aiokafka import Aiokafka
 from tests.clients.driver_confluent import Confluent
 from tests.clients.driver_kafka_python import KafkaPython
 from tests.clients.driver_kcat import Kcat
+from tests.clients.growing import GROWERS
 
 FOLDER = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -56,6 +57,8 @@ KEPT = frozenset(
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.DESCRIBE_PRODUCERS,
     }
@@ -142,6 +145,7 @@ CONFIGURERS: dict[str, Callable[[str], Configurer]] = {
 def exercise(kind: Callable[[str], Driver], bootstrap: str) -> None:
     """Have a client use every API that serves `KEPT`."""
     driver = kind(bootstrap)
+    grower = GROWERS[driver.name](bootstrap)
     topic = f"captured-{uuid.uuid4().hex[:8]}"
     driver.create_topic(topic, 2, {"retention.ms": "3600000"})
     produce_and_consume(driver, topic)
@@ -152,6 +156,9 @@ def exercise(kind: Callable[[str], Driver], bootstrap: str) -> None:
             driver.log_directories(topics)
         for partition in (0, 1):
             driver.producers(topic, partition)
+    grower.grow(topic, 3)
+    grower.grow(topic, 5, [[grower.cluster().controller_id]] * 2)
+    grower.grow(topic, 5)
     driver.delete_topic(topic)
 
 

@@ -1,0 +1,69 @@
+"""CreatePartitions: v0-v3.
+
+Behaviour: checks each topic and, unless only validation is asked for, adds partitions and answers when they are served. The count is what
+the topic has afterwards; it can only grow. New partitions have as many replicas as the topic's first; without assignments the broker places
+them. A name that the request has twice is answered once and not grown. With no time (`timeout_ms` 0 or less) nothing is done.
+
+Version notes: v2 is flexible. v3 is the same: there, Kafka refuses what is beyond a quota of changes; there is no such quota yet.
+
+Errors: INVALID_REQUEST (named twice), UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
+INVALID_REPLICATION_FACTOR, POLICY_VIOLATION (ten thousand partitions in one request), NOT_CONTROLLER, REQUEST_TIMED_OUT.
+
+KIPs: 195, 599.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.topics import TopicAdministrator
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from lowtide.replication.controller import MAX_REQUEST_PARTITIONS, Refusal, repeated_names
+from lowtide.replication.new_partitions import NewPartitions, TopicGrowth
+
+
+def handler(administrator: TopicAdministrator) -> HandlerSpec:
+    """The handler over a broker's topics."""
+    broker = administrator.broker
+
+    async def grow(topic: CreatePartitionsTopic, request: CreatePartitionsRequest, room: int) -> TopicGrowth | Refusal:
+        wanted = _new_partitions(topic)
+        if request.timeout_ms <= 0:
+            return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {request.timeout_ms}: nothing was done")
+        if request.validate_only:
+            return administrator.plan_growth(wanted, room)
+        growth = await administrator.grow(wanted, request.timeout_ms, room)
+        if isinstance(growth, TopicGrowth):
+            broker.log.info("partitions added", topic=topic.name, partitions=topic.count, added=growth.added)
+        return growth
+
+    async def handle(request: CreatePartitionsRequest, _context: RequestContext) -> CreatePartitionsResponse:
+        twice = repeated_names(topic.name for topic in request.topics)
+        results = [_result(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")) for name in sorted(twice)]
+        room = MAX_REQUEST_PARTITIONS
+        for topic in request.topics:
+            if topic.name not in twice:
+                outcome = await grow(topic, request, room)
+                room -= outcome.added if isinstance(outcome, TopicGrowth) else 0
+                results.append(_result(topic.name, outcome))
+        return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+
+    return HandlerSpec(key=ApiKey.CREATE_PARTITIONS, handle_later=handle)
+
+
+def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:
+    assignments = None if topic.assignments is None else [row.broker_ids for row in topic.assignments]
+    return NewPartitions(topic.name, topic.count, assignments)
+
+
+def _result(name: str, outcome: TopicGrowth | Refusal) -> CreatePartitionsTopicResult:
+    if isinstance(outcome, Refusal):
+        return CreatePartitionsTopicResult(name=name, error_code=outcome.error_code, error_message=outcome.message)
+    return CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE)

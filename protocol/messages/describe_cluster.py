@@ -1,0 +1,57 @@
+"""DescribeCluster (key 60): the cluster's id, its brokers and its controller, without topics (KIP-700).
+
+From version 1 the client says whether it means brokers or controllers (KIP-919), from version 2 whether it wants to see fenced brokers
+(KIP-1073). Field by field this is Kafka's DescribeClusterRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+"""In place of a bit set of authorized operations: the client didn't ask for them (KIP-430)."""
+
+ENDPOINT_BROKERS: Final = 1
+ENDPOINT_CONTROLLERS: Final = 2
+"""What kind of endpoint a request is meant for."""
+
+
+class DescribeClusterRequest(ApiMessage, kw_only=True):
+    """What the client wants to know about."""
+
+    VERSIONS: ClassVar = Versions("0-2")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    include_cluster_authorized_operations: Bool
+    endpoint_type: Annotated[Int8, Versions("1+")] = ENDPOINT_BROKERS
+    include_fenced_brokers: Annotated[Bool, Versions("2+")] = False
+
+
+class DescribeClusterBroker(Message, kw_only=True):
+    """Where a broker listens."""
+
+    broker_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None
+    is_fenced: Annotated[Bool, Versions("2+")] = False
+
+
+class DescribeClusterResponse(ApiMessage, kw_only=True):
+    """The answer. An error is for the request as a whole."""
+
+    VERSIONS: ClassVar = Versions("0-2")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    endpoint_type: Annotated[Int8, Versions("1+")] = ENDPOINT_BROKERS
+    cluster_id: String = ""
+    controller_id: Int32 = -1
+    brokers: list[DescribeClusterBroker] = msgspec.field(default_factory=list)
+    cluster_authorized_operations: Int32 = OPERATIONS_NOT_ASKED
