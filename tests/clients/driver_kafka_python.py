@@ -113,3 +113,15 @@ class KafkaPython:
         with self._admin() as admin:
             answers = admin.delete_records(asked, timeout_ms=DEADLINE_MS)
         return {place.partition: answer["low_watermark"] for place, answer in answers.items()}
+
+    def log_directories(self, topics: Mapping[str, Sequence[int]] | None) -> list[dict[str, Any]]:
+        """What DescribeLogDirs tells of some partitions, or of all: a row for each log directory. No other Python client asks that."""
+        with self._admin() as admin:
+            [answer] = admin.describe_log_dirs({topic: list(partitions) for topic, partitions in topics.items()} if topics else topics)
+        return list(answer["log_dirs"])
+
+    def producers(self, topic: str, partition: int) -> list[Any]:
+        """What DescribeProducers tells of a partition. No other Python client asks that."""
+        place = TopicPartition(topic, partition)
+        with self._admin() as admin:
+            return list(admin.describe_producers([place])[place].active_producers)

@@ -1,0 +1,139 @@
+"""Log directories and producers, as clients are told of them: kafka-python is the only Python client that asks, the rest goes by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
+from lowtide.testing.client import WireClient
+from lowtide.testing.cluster import LowtideCluster
+
+from .conftest import NOT_YET
+from .driver import Driver, Sent, until
+from .driver_confluent import Confluent
+from .driver_kafka_python import KafkaPython
+
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two log directories."""
+    folder = tmp_path_factory.mktemp("disks")
+    return [folder / "one", folder / "two"]
+
+
+@pytest.fixture(scope="module")
+def cluster(disks: list[Path]) -> Iterator[LowtideCluster]:
+    """A broker of its own, with two log directories."""
+    with LowtideCluster(config={"log.dirs": ",".join(map(str, disks))}) as running:
+        yield running
+
+
+@pytest.fixture
+def spread(cluster: LowtideCluster, lowtide_topic: str) -> str:
+    """A topic over both directories, that can be used."""
+    driver = Confluent(cluster.bootstrap)
+    driver.create_topic(lowtide_topic, PARTITIONS, {})
+    until(lambda: driver.offsets(lowtide_topic, range(PARTITIONS)) == dict.fromkeys(range(PARTITIONS), (0, 0)), but=NOT_YET)
+    return lowtide_topic
+
+
+def sizes(rows: list[dict[str, Any]], topic: str) -> dict[int, int]:
+    return {
+        partition["partition_index"]: partition["partition_size"]
+        for row in rows
+        for entry in row["topics"]
+        if entry["name"] == topic
+        for partition in entry["partitions"]
+    }
+
+
+def ask(cluster: LowtideCluster, request: Any, version: int) -> Any:
+    async def once() -> Any:
+        client = await WireClient.connect(cluster.host, cluster.port)
+        try:
+            return await client.request(request, version)
+        finally:
+            client.close()
+
+    return asyncio.run(once())
+
+
+def test_directories_are_told_with_their_partitions_and_the_bytes_of_the_volume(
+    cluster: LowtideCluster, disks: list[Path], spread: str
+) -> None:
+    client = KafkaPython(cluster.bootstrap)
+    client.produce(spread, [Sent(b"k", b"x" * 1000)], partition=2)
+    rows = client.log_directories(None)
+    assert [row["log_dir"] for row in rows] == [str(disk) for disk in disks]
+    for row, disk in zip(rows, disks, strict=True):
+        assert row["error_code"] == ErrorCode.NONE
+        assert not row["is_cordoned"]
+        volume = shutil.disk_usage(disk)
+        assert row["total_bytes"] == volume.total
+        assert 0 < row["usable_bytes"] <= volume.total
+        [entry] = [entry for entry in row["topics"] if entry["name"] == spread]
+        assert len(entry["partitions"]) == PARTITIONS // 2
+        for partition in entry["partitions"]:
+            [segment] = (disk / f"{spread}-{partition['partition_index']}").glob("*.log")
+            assert partition["partition_size"] == segment.stat().st_size
+    found = sizes(rows, spread)
+    assert found[2] > 1000
+    assert {size for number, size in found.items() if number != 2} == {0}
+
+
+def test_only_what_was_asked_for_is_told(cluster: LowtideCluster, spread: str) -> None:
+    client = KafkaPython(cluster.bootstrap)
+    assert sorted(sizes(client.log_directories({spread: [1, 3, 77], "unknown": [0]}), spread)) == [1, 3]
+    assert all(row["topics"] == [] for row in client.log_directories({}))
+
+
+def test_a_size_falls_with_segments_and_not_with_the_log_start(cluster: LowtideCluster, lowtide_topic: str) -> None:
+    """What lies below the log start in the open segment isn't freed yet."""
+    driver: Driver = Confluent(cluster.bootstrap)
+    client = KafkaPython(cluster.bootstrap)
+    driver.create_topic(lowtide_topic, 1, {"segment.bytes": "1048576"})
+    until(lambda: driver.offsets(lowtide_topic, [0]) == {0: (0, 0)}, but=NOT_YET)
+    for _ in range(5):
+        driver.produce(lowtide_topic, [Sent(b"k", b"x" * 400_000)])
+    [whole] = sizes(client.log_directories({lowtide_topic: [0]}), lowtide_topic).values()
+    driver.delete_records(lowtide_topic, {0: 1})
+    assert sizes(client.log_directories({lowtide_topic: [0]}), lowtide_topic) == {0: whole}
+    driver.delete_records(lowtide_topic, {0: 4})
+    [left] = sizes(client.log_directories({lowtide_topic: [0]}), lowtide_topic).values()
+    assert 400_000 < left < whole / 2
+
+
+def test_every_version_says_what_it_can(cluster: LowtideCluster, spread: str) -> None:
+    by_version = {version: ask(cluster, DescribeLogDirsRequest(topics=None), version) for version in range(1, 6)}
+    for version, response in by_version.items():
+        assert response.error_code == ErrorCode.NONE
+        assert [row.topics for row in response.results] == [row.topics for row in by_version[5].results]
+        assert all((row.total_bytes > 0) is (version >= 4) for row in response.results)
+
+
+def test_producers_are_told_with_what_they_sent_last(cluster: LowtideCluster, spread: str) -> None:
+    client = KafkaPython(cluster.bootstrap)
+    assert client.producers(spread, 1) == []
+    client.produce(spread, [Sent(b"k", b"v", 1_700_000_000_000)] * 3, partition=1, idempotent=True)
+    client.produce(spread, [Sent(b"k", b"v")], partition=1)
+    [producer] = client.producers(spread, 1)
+    assert producer.producer_id >= 0
+    assert (producer.producer_epoch, producer.last_sequence, producer.last_timestamp) == (0, 2, 1_700_000_000_000)
+    assert (producer.coordinator_epoch, producer.current_transaction_start_offset) == (-1, -1)
+    request = DescribeProducersRequest(topics=[DescribeProducersTopicRequest(name=spread, partition_indexes=[0, 1, 9])])
+    rows = ask(cluster, request, 0).topics[0].partitions
+    assert [(row.error_code, len(row.active_producers)) for row in rows] == [
+        (ErrorCode.NONE, 0),
+        (ErrorCode.NONE, 1),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
+    ]
