@@ -13,7 +13,7 @@ from .tools import JavaClient
 
 pytestmark = pytest.mark.interop
 
-SCENARIOS = ("records", "append-time", "offsets", "delete", "directories", "producers")
+SCENARIOS = ("records", "append-time", "offsets", "delete", "cluster", "topics", "configs", "directories", "producers")
 PER_PRODUCER = 150
 COUNT = 100
 """Records in the topics of the scenarios about offsets, one a second, except the one at `LATEST_IN_TIME`: it is of second `10 * COUNT`."""
@@ -138,3 +138,56 @@ def test_producers_are_known_by_what_they_wrote(seen: Callable[[str], Seen]) -> 
     producer = seen("producers").one("producer")
     assert producer.pop("id") >= 0
     assert producer == {"epoch": 0, "sequence": 2, "timestamp": load.BASE_TIME_MS + 2, "transaction": False}
+
+
+def test_the_cluster_describes_itself(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
+    """Without an authorizer everybody may do everything that can be done to a cluster."""
+    cluster = seen("cluster").one("cluster")
+    assert f"cluster.id={cluster.pop('id')}\n" in (broker.directory / "meta.properties").read_text()
+    operations = ["ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "IDEMPOTENT_WRITE"]
+    assert cluster == {"controller": 0, "nodes": [f"0@{broker.bootstrap}"], "operations": operations}
+
+
+def test_a_topic_is_made_grows_and_goes(seen: Callable[[str], Seen]) -> None:
+    """Described by its name, in answers of two partitions each, and by its id."""
+    topics = seen("topics")
+    topic_id = topics.one("created").pop("id")
+    assert topics.one("created") == {"id": topic_id, "partitions": 2, "replicas": 1, "retention": "86400000"}
+    assert topics.errors("again") == ["TopicExistsException"]
+    assert topics.errors("tried") == ["none"]
+    assert topics.errors("partitions") == ["none", "InvalidPartitionsException", "InvalidPartitionsException"]
+    described = {"name": "java-topics", "id": topic_id, "partitions": [[partition, 0, 1, 1] for partition in range(5)]}
+    assert topics.all("described") == [described, described]
+    assert topics.errors("unknown") == ["UnknownTopicOrPartitionException"]
+    assert (topics.one("listed"), topics.errors("deleted"), topics.one("gone")) == ({"there": True}, ["none"], {"there": False})
+    assert topics.errors("deleted again") == ["UnknownTopicOrPartitionException"]
+
+
+def test_a_topics_configuration_changes_as_it_was_told_to(seen: Callable[[str], Seen]) -> None:
+    """Set, appended, deleted, subtracted; nothing when it was only tried, or refused."""
+    configs = seen("configs")
+    assert [(line["name"], line["value"], line["source"]) for line in configs.all("config") if not line["name"].startswith("l")] == [
+        ("retention.ms", "1000", "DYNAMIC_TOPIC_CONFIG"),
+        ("cleanup.policy", "delete", "DEFAULT_CONFIG"),
+        ("segment.bytes", "1073741824", "DEFAULT_CONFIG"),
+        ("retention.ms", "1000", "DYNAMIC_TOPIC_CONFIG"),
+        ("retention.ms", "2000", "DYNAMIC_TOPIC_CONFIG"),
+        ("cleanup.policy", "delete,compact", "DYNAMIC_TOPIC_CONFIG"),
+        ("retention.ms", "604800000", "DEFAULT_CONFIG"),
+        ("cleanup.policy", "compact", "DYNAMIC_TOPIC_CONFIG"),
+    ]
+    refused = ["InvalidConfigurationException", "InvalidConfigurationException", "UnknownTopicOrPartitionException"]
+    assert (configs.errors("tried"), configs.errors("altered")) == (["none"], ["none", "none", *refused])
+    assert configs.one("resources") == {"there": True}
+
+
+def test_a_configuration_says_what_it_is_and_where_it_comes_from(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
+    found = {line["name"]: line for line in seen("configs").all("config")}
+    assert all(line["documented"] for line in found.values())
+    assert (found["retention.ms"]["type"], found["retention.ms"]["read only"]) == ("LONG", False)
+    assert found["cleanup.policy"]["synonyms"] == [
+        "cleanup.policy=compact DYNAMIC_TOPIC_CONFIG",
+        "log.cleanup.policy=delete DEFAULT_CONFIG",
+    ]
+    assert (found["log.retention.ms"]["value"], found["log.segment.bytes"]["value"]) == (None, "1073741824")
+    assert (found["listeners"]["type"], found["listeners"]["source"]) == ("LIST", "STATIC_BROKER_CONFIG")

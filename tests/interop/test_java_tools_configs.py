@@ -1,0 +1,81 @@
+"""kafka-configs, and what kafka-topics shows of configurations, unmodified, against a running Lowtide."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .tools import Tools
+
+pytestmark = pytest.mark.interop
+
+
+def configs(tools: Tools, *entity: str, more: tuple[str, ...] = ()) -> dict[str, str]:
+    """What kafka-configs describes: for each key its value and where that comes from, in the tool's own words."""
+    lines = tools.run("kafka-configs", "--describe", *entity, *more).lines
+    found = [re.fullmatch(r"  ([\w.]+)=(.*) sensitive=(?:true|false) synonyms=\{(.*)\}", line) for line in lines[1:]]
+    return {match[1]: f"{match[2]} {{{match[3]}}}" for match in found if match is not None}
+
+
+def alter(tools: Tools, *arguments: str) -> None:
+    assert tools.run("kafka-configs", "--alter", *arguments).lines[-1].startswith("Completed updating ")
+
+
+def refused(tools: Tools, *arguments: str) -> str:
+    """The broker's error, as kafka-configs tells it."""
+    ran = tools.call("kafka-configs", "--alter", *arguments)
+    assert ran.exit_code == 1
+    [cause] = [line for line in ran.err.splitlines() if line.startswith("Caused by: ")]
+    return cause.removeprefix("Caused by: org.apache.kafka.common.errors.")
+
+
+def test_topics_are_described_and_grow(tools: Tools) -> None:
+    """Partition by partition, with the configuration that differs from the default."""
+    tools.run("kafka-topics", "--create", "--topic", "grows", "--partitions", "2", "--config", "retention.ms=1000000")
+    tools.run("kafka-topics", "--alter", "--topic", "grows", "--partitions", "4")
+    head, *rows = tools.run("kafka-topics", "--describe", "--topic", "grows").lines
+    assert re.match(r"Topic: grows\tTopicId: [\w-]{22}\tPartitionCount: 4\tReplicationFactor: 1\tConfigs: ", head)
+    assert head.endswith("retention.ms=1000000")
+    assert [row.partition("\tElr: ")[0] for row in rows] == [
+        f"\tTopic: grows\tPartition: {partition}\tLeader: 0\tReplicas: 0\tIsr: 0" for partition in range(4)
+    ]
+    assert len(tools.run("kafka-get-offsets", "--topic", "grows").lines) == 4
+    fewer = tools.call("kafka-topics", "--alter", "--topic", "grows", "--partitions", "3")
+    assert fewer.exit_code == 1
+    assert "The topic grows currently has 4 partition(s); 3 would not be an increase." in fewer.out
+    unknown = tools.call("kafka-topics", "--describe", "--topic", "unknown")
+    assert (unknown.exit_code, "Topic 'unknown' does not exist as expected" in unknown.out) == (1, True)
+
+
+def test_a_topics_configuration_is_set_and_taken_back(tools: Tools) -> None:
+    tools.run("kafka-topics", "--create", "--topic", "configured", "--config", "retention.ms=1000000")
+    topic = ("--entity-type", "topics", "--entity-name", "configured")
+    assert configs(tools, *topic) == {"retention.ms": "1000000 {DYNAMIC_TOPIC_CONFIG:retention.ms=1000000}"}
+    alter(tools, *topic, "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]")
+    policy = "compact,delete {DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete, DEFAULT_CONFIG:log.cleanup.policy=delete}"
+    assert configs(tools, *topic) == {"retention.ms": "5000 {DYNAMIC_TOPIC_CONFIG:retention.ms=5000}", "cleanup.policy": policy}
+    alter(tools, *topic, "--delete-config", "retention.ms")
+    everything = configs(tools, *topic, more=("--all",))
+    assert everything["retention.ms"].startswith("604800000 {")
+    assert everything["cleanup.policy"] == policy
+    assert everything["segment.bytes"] == "1073741824 {DEFAULT_CONFIG:log.segment.bytes=1073741824}"
+    assert refused(tools, *topic, "--add-config", "retention.ms=soon").startswith("InvalidConfigurationException: ")
+
+
+def test_brokers_are_configured_while_they_run(tools: Tools) -> None:
+    """One broker's setting is stronger than that of all, and it takes effect: a batch that is too large now is refused."""
+    one, every = ("--entity-type", "brokers", "--entity-name", "0"), ("--entity-type", "brokers", "--entity-default")
+    alter(tools, *every, "--add-config", "message.max.bytes=2000000")
+    alter(tools, *one, "--add-config", "message.max.bytes=1000")
+    assert configs(tools, *every)["message.max.bytes"] == "2000000 {DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000}"
+    both = "DYNAMIC_BROKER_CONFIG:message.max.bytes=1000, DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000000"
+    assert configs(tools, *one)["message.max.bytes"] == f"1000 {{{both}, DEFAULT_CONFIG:message.max.bytes=1048588}}"
+    tools.run("kafka-topics", "--create", "--topic", "limited")
+    sent = tools.call("kafka-console-producer", "--topic", "limited", stdin="x" * 2000 + "\n")
+    assert "RecordTooLargeException" in sent.err
+    alter(tools, *one, "--delete-config", "message.max.bytes")
+    tools.run("kafka-console-producer", "--topic", "limited", stdin="x" * 2000 + "\n")
+    alter(tools, *every, "--delete-config", "message.max.bytes")
+    fixed = refused(tools, *one, "--add-config", "node.id=9")
+    assert fixed == "InvalidRequestException: Cannot update these configs dynamically: [node.id]"
