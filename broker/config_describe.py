@@ -94,7 +94,8 @@ def describe_broker(configs: BrokerConfigs, wanted: Sequence[str] | None) -> lis
     for key in _chosen(map(broker_key, names), wanted):
         synonyms = _synonyms(layers, key.name)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        value = _text(current.node_id if key.name in _NODE_ID else current.values[key.name])
+        is_given_node_id = key.name in _NODE_ID and source is not ConfigSource.DEFAULT
+        value = _text(current.node_id if is_given_node_id else current.values[key.name])
         entries.append(_broker_entry(key, value, source, synonyms))
     return entries
 

@@ -20,6 +20,7 @@ from lowtide.broker.config import BROKER_KEYS, BrokerConfig, broker_key, load_co
 from lowtide.broker.config_key import ConfigError
 from lowtide.broker.config_keys_topics import TOPIC_KEYS
 from lowtide.broker.config_sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
+from lowtide.broker.config_topics import check_local_retention
 from lowtide.metadata.image import NOTHING_SET, MetadataImage
 
 DYNAMIC_KEYS: Final = frozenset(
@@ -70,9 +71,10 @@ class BrokerConfigs:
             message = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
             raise ConfigError(message)
         if of_all:
-            self._overlaid(judged, self._possible_of(self.of_this))
+            config = self._overlaid(judged, self._possible_of(self.of_this))
         else:
-            self._overlaid(self._possible_of(self.of_all), judged)
+            config = self._overlaid(self._possible_of(self.of_all), judged)
+        check_local_retention(config.topic_defaults)
 
     def _possible_of(self, layer: Layer) -> Layer:
         return {name: text for name, text in layer.items() if self._is_possible(name, text)}

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TOPIC_KEYS_BY_NAME: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in TOPIC_KEYS})
 """All keys of a topic by name."""
 
+_LIKE_TOTAL: Final = -2
+"""A local retention that follows the whole one."""
+
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 
@@ -164,6 +167,19 @@ def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
     defaults["retention.ms"] = _retention_ms(values)
     _check_defaults(defaults)
     return defaults
+
+
+def check_local_retention(defaults: Mapping[str, Value]) -> None:
+    """Whether what stays on the broker's own disk is no more than what is kept at all. Source: Kafka's DynamicLogConfig, which checks it
+    when a broker is changed.
+
+    Errors: ImpossibleTogetherError.
+    """
+    for total_name, name in (("retention.ms", "local.retention.ms"), ("retention.bytes", "local.retention.bytes")):
+        total, local = _number(defaults[total_name]), _number(defaults[name])
+        if total >= 0 and local != _LIKE_TOTAL and not 0 <= local <= total:
+            message = f"log.{name}={local} is not possible: allowed is at most log.{total_name}={total}, or -2"
+            raise ImpossibleTogetherError(message, f"log.{name}", f"log.{total_name}")
 
 
 def _retention_ms(values: Mapping[str, Value]) -> int:

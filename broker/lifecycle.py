@@ -190,6 +190,7 @@ class Broker:
             log_config=lambda topic: log_config(self._configs.current, topic.configs),
             maximum_waiting_per_partition=MAXIMUM_WAITING_PER_PARTITION,
         )
+        self.replicas.producer_id_expiration_ms = config.producer_id_expiration_ms
         context = BrokerContext(
             configs=self._configs,
             replicas=self.replicas,
@@ -297,6 +298,8 @@ class Broker:
         now = self._configs.current
         if wrong is not None:
             self.log.warning("stored configuration is left aside", reason=wrong)
+        if self.replicas is not None:
+            self.replicas.producer_id_expiration_ms = now.producer_id_expiration_ms
         if self._host is not None:
             self._host.maximum_connections, self._host.maximum_per_address = now.max_connections, now.max_connections_per_ip
         return now != before

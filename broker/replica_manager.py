@@ -24,6 +24,7 @@ from lowtide.runtime.clock import Clock
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log_manager import LogManager
+from lowtide.storage.producer_state import DEFAULT_EXPIRATION_MS
 from lowtide.storage.validator import ValidatedBatch
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -52,6 +53,8 @@ class ReplicaManager:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.offline: frozenset[TopicPartition] = frozenset()
         """Partitions of this broker that it can't serve: their log directory is offline, or their log could not be made or loaded."""
+        self.producer_id_expiration_ms = DEFAULT_EXPIRATION_MS
+        """How long a partition remembers a silent producer; partitions take a new value over with the next image that names them."""
         self.image: MetadataImage | None = None
         self.fetches = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
         self.flushes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
@@ -189,6 +192,7 @@ class ReplicaManager:
             if partition is None:
                 return
         partition.configure(config)
+        partition.log.producer_state.expiration_ms = self.producer_id_expiration_ms
         changed = partition.become(
             leader_id=state.leader,
             leader_epoch=state.leader_epoch,

@@ -134,14 +134,14 @@ class ProducerEntry(msgspec.Struct, gc=False):
 class ProducerStateManager:
     """The producers of one partition. One writer: the event loop that appends to the partition."""
 
-    __slots__ = ("_entries", "_expiration_ms", "_maximum_producers")
+    __slots__ = ("_entries", "_maximum_producers", "expiration_ms")
 
     def __init__(self, *, expiration_ms: int = DEFAULT_EXPIRATION_MS, maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS) -> None:
         """Know nobody. A producer is forgotten `expiration_ms` after its last append, or when there are too many."""
         assert expiration_ms > 0
         assert maximum_producers > 0
         self._entries: dict[ProducerId, ProducerEntry] = {}
-        self._expiration_ms = expiration_ms
+        self.expiration_ms = expiration_ms
         self._maximum_producers = maximum_producers
 
     @property
@@ -264,7 +264,7 @@ class ProducerStateManager:
 
     def remove_expired(self, now_ms: int) -> int:
         """Forget producers that appended nothing for the expiration time, open transactions aside; returns how many."""
-        oldest = now_ms - self._expiration_ms
+        oldest = now_ms - self.expiration_ms
         expired = [
             producer_id
             for producer_id, entry in self._entries.items()

@@ -278,3 +278,23 @@ def test_a_thousand_partitions_in_chunks_are_copied_little() -> None:
     loose = dict(cluster.image.loose_partitions[ID_A])
     cluster.change(topic("a", 1000))
     assert all(loose[number] is each for number, each in enumerate(cluster.image.topics["a"].partitions))
+
+
+def test_what_is_set_on_brokers_is_shown_by_their_names() -> None:
+    """The empty name stands for all brokers; the delta tells whose changed, and a deletion leaves nothing."""
+    cluster = Cluster()
+    delta = cluster.change(Put(keys.broker_config(""), encode({"a": "1"})), Put(keys.broker_config("3"), encode({"b": "2"})))
+    assert delta == ImageDelta(broker_configs_changed=("", "3"))
+    assert not delta.is_empty
+    assert {name: (each.configs, each.revision) for name, each in cluster.image.broker_configs.items()} == {
+        "": ({"a": "1"}, 1),
+        "3": ({"b": "2"}, 1),
+    }
+    assert cluster.change(Put(keys.broker_config("3"), encode({"b": "3"}))).broker_configs_changed == ("3",)
+    assert cluster.change(broker(3)).broker_configs_changed == ()
+    before = cluster.image
+    assert cluster.change(Delete(keys.broker_config(""))).broker_configs_changed == ("",)
+    assert set(cluster.image.broker_configs) == {"3"}
+    assert set(before.broker_configs) == {"", "3"}
+    assert cluster.loaded() == cluster.image
+    assert difference(before, cluster.image).broker_configs_changed == ("",)
