@@ -42,9 +42,14 @@ UNCOUNTED_FRAME_BYTES = 1 << 20
 HALF_CLOSED_GRACE_MS = 60_000
 """How long an answer may be owed to a client that has closed its writing side."""
 
-_FIRST_FRAME_BUFFER_BYTES = 64 * 1024
+FRAME_BUFFER_BYTES = 64 * 1024
+"""The size of a partial frame's first buffer, unless less will do. Such are pooled, and so are those of a megabyte that may follow."""
+
+_OWN_FRAME_BUFFER_BYTES = 4096
+"""A partial frame up to this size has a buffer of just its size."""
+
 _GROWTH_FACTOR = 4
-"""A partial frame's buffer is at most this many times what was received of it."""
+"""A buffer beyond the first is at most this many times what was received, unless it is one that lay idle."""
 
 _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">hhi")
@@ -233,8 +238,8 @@ class Connection(asyncio.BufferedProtocol):
             self._target = capacity = _LENGTH.size
         else:
             self._target = _LENGTH.size + _LENGTH.unpack_from(received)[0]
-            capacity = min(self._target, max(_FIRST_FRAME_BUFFER_BYTES, count * _GROWTH_FACTOR))
-        self._frame = bytearray(capacity)
+            capacity = min(self._target, max(FRAME_BUFFER_BYTES, count * _GROWTH_FACTOR))
+        self._frame = self._buffer_for(capacity)
         self._frame[:count] = received
         self._filled = count
         self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
@@ -263,10 +268,16 @@ class Connection(asyncio.BufferedProtocol):
     def _execute_frame(self, frame: bytearray | mmap.mmap) -> None:
         self._frame = None
         self._on_request(memoryview(frame), _LENGTH.size, self._target)
-        self._drop_frame()
+        self._give_back(frame)
+        self._forget_large_frame()
 
     def _drop_frame(self) -> None:
-        self._frame = None
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            self._give_back(frame)
+        self._forget_large_frame()
+
+    def _forget_large_frame(self) -> None:
         if self._target > UNCOUNTED_FRAME_BYTES:
             self._target = 0
             self._host.memory.give_back(self)
@@ -278,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._target += size
         self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
-        self._grow_frame(min(self._target, _FIRST_FRAME_BUFFER_BYTES))
+        self._grow_frame(min(self._target, FRAME_BUFFER_BYTES))
 
     def _make_room(self) -> None:
         """Let more of the frame come. Beyond what is free for each it is counted, all of it, and not read while there is no memory for it.
@@ -302,16 +313,32 @@ class Connection(asyncio.BufferedProtocol):
             except OSError as error:
                 self.close(f"a request of {self._target} bytes finds no memory: {error.strerror}")
                 return
-            mapped[: self._filled] = cast("bytearray", self._frame)
+            mapped[: self._filled] = memoryview(self._frame)[: self._filled]
+            self._give_back(self._frame)
             self._frame = mapped
         else:
             self._grow_frame(min(self._allowed, self._filled * _GROWTH_FACTOR))
 
     def _grow_frame(self, capacity: int) -> None:
-        assert self._frame is not None
-        grown = bytearray(capacity)
+        assert isinstance(self._frame, bytearray)
+        grown = self._buffer_for(capacity)
         grown[: self._filled] = memoryview(self._frame)[: self._filled]
+        self._give_back(self._frame)
         self._frame = grown
+
+    def _buffer_for(self, capacity: int) -> bytearray:
+        """A buffer of at least `capacity` bytes, which is a megabyte or less. One that nobody uses may be larger for nothing."""
+        first, chunks = self._host.frame_buffers, self._host.buffers
+        if capacity <= _OWN_FRAME_BUFFER_BYTES:
+            return bytearray(capacity)
+        if capacity <= first.size:
+            return first.take()
+        return chunks.take() if chunks.has_idle or capacity * _GROWTH_FACTOR > chunks.size else bytearray(capacity)
+
+    def _give_back(self, buffer: bytearray | mmap.mmap) -> None:
+        for pool in (self._host.frame_buffers, self._host.buffers):
+            if isinstance(buffer, bytearray) and len(buffer) == pool.size:
+                pool.give(buffer)
 
     def begin(self) -> None:
         """The broker serves now: execute what came meanwhile, and read on."""

@@ -19,9 +19,6 @@ from lowtide.storage.log import FileSlice
 CHUNK_BYTES = 1 << 20
 """At most this much is read from a file for one write: design limit, also the size of the reused buffers."""
 
-_POOLED_BUFFERS = 8
-"""Idle read buffers kept for reuse: fresh megabytes cost page faults (a fault-in copy is some ten times a hot one)."""
-
 Buffer = bytes | bytearray | memoryview
 Part = Buffer | FileSlice
 
@@ -33,18 +30,26 @@ class WriteTransport(Protocol):
 
 
 class BufferPool:
-    """Reused buffers for reading files, shared by all connections of a broker."""
+    """Reused buffers of one size, shared by all connections of a broker: fresh memory costs page faults, some ten times a hot copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int, idle_maximum: int) -> None:
+        """At most `idle_maximum` buffers of `size` bytes are kept while nobody uses them."""
+        self.size = size
+        self._idle_maximum = idle_maximum
         self._idle: list[bytearray] = []
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether the next one costs no memory."""
+        return bool(self._idle)
+
     def take(self) -> bytearray:
-        """A buffer of `CHUNK_BYTES`; its content is left over from the last use."""
-        return self._idle.pop() if self._idle else bytearray(CHUNK_BYTES)
+        """A buffer; its content is left over from the last use."""
+        return self._idle.pop() if self._idle else bytearray(self.size)
 
     def give(self, buffer: bytearray) -> None:
-        """Hand a buffer back that nothing refers to any more."""
-        if len(self._idle) < _POOLED_BUFFERS:
+        """Hand a buffer back that nothing reads or writes any more."""
+        if len(self._idle) < self._idle_maximum:
             self._idle.append(buffer)
 
 

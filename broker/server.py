@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from typing import Any, cast
 
-from lowtide.broker.connection import Connection
+from lowtide.broker.connection import FRAME_BUFFER_BYTES, Connection
 from lowtide.broker.dispatcher import Dispatcher, Route
-from lowtide.broker.outgoing import BufferPool
+from lowtide.broker.outgoing import CHUNK_BYTES, BufferPool
 from lowtide.broker.request_memory import RequestMemory
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.network import Listener, bound_port, listen
@@ -16,6 +16,10 @@ from lowtide.runtime.worker import Worker
 
 SCRATCH_BYTES = 256 * 1024
 """What one receive may bring, for all connections: about a socket's receive buffer."""
+
+_IDLE_CHUNKS = 8
+_IDLE_FRAME_BUFFERS = 32
+"""Buffers that are kept for the next file to be sent, or frame to be received: ten megabytes together."""
 
 _SWEEP_INTERVAL_S = 5.0
 """How often idle and slow connections are looked for."""
@@ -51,7 +55,8 @@ class ConnectionHost:
         self.log = log
         self.maximum_frame_bytes = maximum_frame_bytes
         self.memory = RequestMemory(request_memory_bytes)
-        self.buffers = BufferPool()
+        self.buffers = BufferPool(CHUNK_BYTES, _IDLE_CHUNKS)
+        self.frame_buffers = BufferPool(FRAME_BUFFER_BYTES, _IDLE_FRAME_BUFFERS)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: dict[Connection, None] = {}
         self.serving = True

@@ -274,6 +274,28 @@ def test_announced_length_costs_no_memory_until_it_arrives() -> None:
     simulate(run)
 
 
+@pytest.mark.parametrize("size", [20_000, 300_000, 900_000])
+def test_buffers_of_partial_frames_are_used_again_and_show_nothing_of_the_last(size: int) -> None:
+    async def run(world: World) -> None:
+        for number in range(6):
+            reader, writer = await world.client()
+            body = bytes([number + 1]) * (size - number * 1000)
+            data = frame(ECHO, number, body)
+            for start in range(0, len(data), 150_000):
+                writer.write(data[start : min(start + 150_000, len(data) - 1)])
+                await asyncio.sleep(0.01)
+            writer.write(data[-1:])
+            assert await answer(reader) == (number, body)
+            writer.close()
+        idle = world.host.frame_buffers if size < world.host.frame_buffers.size else world.host.buffers
+        assert idle.has_idle
+        taken = [idle.take(), idle.take()]
+        assert taken[0][100] == 6, "the one that was used last"
+        assert not any(taken[1]), "no other was made"
+
+    simulate(run)
+
+
 def test_full_request_memory_makes_others_wait_and_then_serves_them() -> None:
     async def run(world: World) -> None:
         reader1, writer1 = await world.client()
