@@ -279,6 +279,7 @@ class DirectoryLogs:
         start = self.journal.value(topic_id, topic_partition.partition) or 0
         was_there = topic_partition in self.unidentified
         try:
+            self.directory.check_is_there()
             if was_there:
                 log = self._load_log(topic_partition, topic_id, config, max(start, self._adoptable(topic_partition)))
                 self.unidentified.discard(topic_partition)

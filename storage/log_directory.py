@@ -95,6 +95,14 @@ class LogDirectory:
             self._filesystem.unlink(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}")
             self._filesystem.sync_directory(self.path)
 
+    def check_is_there(self) -> None:
+        """Making a log makes the folders above it too, and so would bring back, as nobody's, a directory that was removed or unmounted.
+
+        Errors: OSError.
+        """
+        if not self._filesystem.exists(f"{self.path}/{META_PROPERTIES}"):
+            raise OSError(errno.ENOENT, "the log directory is gone", self.path)
+
     @property
     def is_online(self) -> bool:
         """Whether the directory's logs are served."""

@@ -74,6 +74,14 @@ class ServeProcess:
         """SIGTERM; returns the exit code."""
         return await self._end(signal.SIGTERM)
 
+    async def ended(self) -> int:
+        """Wait until the process ends by itself; returns the exit code."""
+        assert self._process is not None
+        assert self._reading is not None
+        code = await self._process.wait()
+        await self._reading
+        return code
+
     async def connect(self) -> WireClient:
         """A client's connection. Errors: OSError."""
         return await WireClient.connect(HOST, self.port)

@@ -408,6 +408,39 @@ def test_a_metadata_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> Non
     assert str(tmp_path / METADATA_FILE) in refusal(tmp_path)
 
 
+def lose_metadata(directory: Path, *, leave_empty: bool) -> None:
+    for path in directory.glob(f"{METADATA_FILE}*"):
+        path.unlink()
+    if leave_empty:
+        (directory / METADATA_FILE).touch()
+
+
+@pytest.mark.parametrize("leave_empty", [False, True], ids=["removed", "empty"])
+def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_are(left: Left, leave_empty: bool) -> None:
+    """They can't be told from those of a new broker, but for what else is in the directory. Deleted records stay deleted."""
+    lose_metadata(left.directory, leave_empty=leave_empty)
+    for _ in range(2):
+        sentence = refusal(left.directory)
+        assert f"{left.directory / METADATA_FILE}: the metadata are missing or empty" in sentence
+        assert f"make an empty file {left.directory}/lowtide-adopt-topics" in sentence
+    (left.directory / "lowtide-adopt-topics").touch()
+    assert served(left.directory) == left.content
+    assert not (left.directory / "lowtide-adopt-topics").exists()
+    lose_metadata(left.directory, leave_empty=leave_empty)
+    refusal(left.directory)
+
+
+def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(left: Left, tmp_path: Path) -> None:
+    """The refused start left a new file behind, which the old one replaces."""
+    folded(left.directory / METADATA_FILE)
+    kept = shutil.copy(left.directory / METADATA_FILE, tmp_path / "kept")
+    lose_metadata(left.directory, leave_empty=False)
+    refusal(left.directory)
+    lose_metadata(left.directory, leave_empty=False)
+    shutil.copy(kept, left.directory / METADATA_FILE)
+    assert served(left.directory) == left.content
+
+
 # ---------------------------------------------------------------------- no directory at all
 def test_a_file_instead_of_a_directory_is_refused(tmp_path: Path) -> None:
     """The path is a file; it stays what it is."""

@@ -274,6 +274,16 @@ def test_a_new_log_goes_to_the_next_directory_when_the_best_one_fails_or_is_full
     assert not world.filesystem.exists(f"{TWO}/a-1")
 
 
+def test_a_directory_that_was_removed_is_not_brought_back_by_a_new_log() -> None:
+    """It would have partitions and nobody whose they are."""
+    world = World(ONE, TWO)
+    world.create(A0)
+    world.filesystem.remove_tree(TWO)
+    assert [log.directory for log in world.create(A1)] == [f"{ONE}/a-1"]
+    assert world.manager.offline_directories == {TWO: "the log directory is gone"}
+    assert not world.filesystem.exists(TWO)
+
+
 def test_new_logs_go_to_the_working_directory_with_the_fewest_partitions() -> None:
     world = World(ONE, TWO, THREE)
     world.create(A0, A1)
