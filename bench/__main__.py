@@ -6,6 +6,7 @@ machine meanwhile hits all of them alike. A workload that fails on a target is t
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import os
 import platform
@@ -43,6 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
     about = circumstances()
     print("\n".join(f"{name}: {value}" for name, value in about.items() if value))
     _warn(about)
+    about |= {"amounts": dataclasses.asdict(arguments.amounts), "started": {spec.name: spec.command for spec in arguments.targets}}
     try:
         for name in arguments.workloads:
             if name == FLOOR:

@@ -48,6 +48,31 @@ def test_one_tiny_round_of_everything(lowtide: SimpleNamespace, tmp_path: Path):
     assert list(scratch.iterdir()) == []
 
 
+def test_a_bench_that_is_ended_ends_its_broker(tmp_path: Path):
+    """SIGTERM in the middle of a round: no process and no directory stays behind."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = [sys.executable, "-m", "bench", "-w", "batches", "-r", "1000", "--scratch", str(scratch)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if line.startswith("batches: lowtide, round 1"):
+                break
+        running.terminate()
+        running.stderr.read()
+        assert running.wait(LIMIT_S) == 1
+    assert list(scratch.iterdir()) == []
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(scratch).encode() in content_of(path)]
+
+
+def content_of(path: Path) -> bytes:
+    """A file that may be gone by now."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def test_what_fails_is_told_and_the_rest_goes_on(tmp_path: Path):
     """A broker that isn't there, one that ends at once: each gets its sentence, and the exit code says so."""
     out = tmp_path / "out.json"
