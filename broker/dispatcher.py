@@ -27,6 +27,7 @@ _FLEXIBLE_PREFIX = struct.Struct(">iiB")
 _API_VERSIONS_V0 = struct.Struct(">iihihhh")
 _PLAIN_HEADER_BYTES = 4
 _FLEXIBLE_HEADER_BYTES = 5
+_KEPT_BODY_BYTES = 16 * 1024
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
@@ -41,7 +42,8 @@ class Spawn(Protocol):
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler module offers: `handle` answers in the loop, `handle_later` is a coroutine that writes metadata.
 
-    `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659).
+    `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659). `answers_again` is how many
+    responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their encoded form.
     """
 
     key: ApiKey
@@ -49,6 +51,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     handle_later: HandleLater | None = None
     advertised_minimum: int | None = None
     sends_records: bool = False
+    answers_again: int = 0
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -190,6 +193,8 @@ def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]
     codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
     encode, encode_parts = codec.encode, codec.encode_parts
+    if spec.answers_again:
+        encode = _remembering(encode, spec.answers_again)
     plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
 
     def write(correlation_id: int, response: Any) -> list[Part]:
@@ -208,3 +213,21 @@ def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]
         return parts
 
     return write_records if spec.sends_records else write
+
+
+def _remembering(encode: Callable[[Any], bytes], maximum: int) -> Callable[[Any], bytes]:
+    """`encode` that knows the last responses again, by their identity: each is held here, so no other object has it."""
+    kept: dict[int, tuple[Any, bytes]] = {}
+
+    def encode_once(response: Any) -> bytes:
+        known = kept.get(id(response))
+        if known is not None:
+            return known[1]
+        body = encode(response)
+        if len(body) <= _KEPT_BODY_BYTES:
+            if len(kept) >= maximum:
+                kept.clear()
+            kept[id(response)] = response, body
+        return body
+
+    return encode_once

@@ -36,12 +36,18 @@ from lowtide.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId
 from lowtide.replication.controller import check_topic_name
 
 ALL_TOPIC_OPERATIONS = 3576
 ALL_CLUSTER_OPERATIONS = 8096
 """Bit fields of what a client may do where nothing is forbidden (KIP-430)."""
+
+KEPT_ANSWERS = 256
+_KEPT_PARTITIONS = 100
+"""How many answers are kept, and the largest: a megabyte or two in all."""
+
+_AnswerKey = tuple[int, str | None, TopicId]
 
 _NOT_ASKED = -(2**31)
 _NULL_MEANS_ALL_SINCE = 1
@@ -74,9 +80,32 @@ class _Rows:
             self._kept = {name: kept for name, kept in self._kept.items() if name in image.topics}
 
 
+class _Answers:
+    """Whole answers about one topic, kept while nothing changes: what clients ask for again and again, and all of them together."""
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+        self._valid_for: tuple[object, object] = (None, None)
+        self._kept: dict[_AnswerKey, MetadataResponse] = {}
+
+    def find(self, key: _AnswerKey, image: MetadataImage) -> MetadataResponse | None:
+        """The answer that was kept under this image and with the same partitions offline."""
+        if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.offline:
+            self._valid_for = (image, self._replicas.offline)
+            self._kept.clear()
+        return self._kept.get(key)
+
+    def keep(self, key: _AnswerKey, response: MetadataResponse) -> None:
+        """Keep an answer that `find` has just not found."""
+        topic = response.topics[0]
+        if topic.error_code == ErrorCode.NONE and len(topic.partitions) <= _KEPT_PARTITIONS and len(self._kept) < KEPT_ANSWERS:
+            self._kept[key] = response
+
+
 def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's state."""
     rows = _Rows(broker.replicas)
+    answers = _Answers(broker.replicas)
 
     def find(wanted: MetadataRequestTopic, image: MetadataImage, version: int, *, create: bool) -> MetadataResponseTopic:
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
@@ -94,7 +123,22 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
         return _unknown(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted.name, ZERO_TOPIC_ID)
 
     def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-        image, version = broker.metadata.image, context.api_version
+        image, version, wanted = broker.metadata.image, context.api_version, request.topics
+        if (
+            wanted is None
+            or len(wanted) != 1
+            or request.include_topic_authorized_operations
+            or request.include_cluster_authorized_operations
+        ):
+            return answer(request, image, version)
+        key = (version, wanted[0].name, wanted[0].topic_id)
+        response = answers.find(key, image)
+        if response is None:
+            response = answer(request, image, version)
+            answers.keep(key, response)
+        return response
+
+    def answer(request: MetadataRequest, image: MetadataImage, version: int) -> MetadataResponse:
         if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
             topics = [rows.of(topic) for topic in image.topics.values()]
         else:
@@ -120,7 +164,7 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
             cluster_authorized_operations=cluster_operations,
         )
 
-    return HandlerSpec(key=ApiKey.METADATA, handle=handle)
+    return HandlerSpec(key=ApiKey.METADATA, handle=handle, answers_again=KEPT_ANSWERS)
 
 
 def _distinct(topics: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:

@@ -12,6 +12,7 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.api_versions import ApiVersionsResponse
+from lowtide.protocol.messages.metadata import MetadataResponse
 
 
 def make(*keys: ApiKey, maximum: dict[ApiKey, int] | None = None) -> Dispatcher:
@@ -80,3 +81,25 @@ def test_librdkafkas_padded_null_array_is_read(version: int, body: str) -> None:
 def test_other_bytes_behind_a_request_are_refused(body: str) -> None:
     with pytest.raises(ProtocolError):
         read(make(ApiKey.METADATA), ApiKey.METADATA, 13, bytes.fromhex(body))
+
+
+def test_a_response_that_is_given_again_has_the_same_bytes_and_another_has_its_own() -> None:
+    """Also when more responses were given than are kept, and when one died whose place in memory another takes."""
+    dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
+    dispatcher.register([HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, answers_again=3)])
+    route = dispatcher.routes[ApiKey.METADATA, 12]
+    assert route is not None
+
+    def response(number: int) -> MetadataResponse:
+        return MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id=f"c{number}", controller_id=number, topics=[])
+
+    def check(number: int, given: MetadataResponse, correlation_id: int) -> None:
+        written = b"".join(route.write(correlation_id, given))  # type: ignore[arg-type]
+        assert int.from_bytes(written[4:8], "big") == correlation_id
+        assert written[9:] == codec_for(MetadataResponse, 12).encode(response(number))
+
+    for number in range(20):
+        held = response(number)
+        for correlation_id in (1, 2):
+            check(number, held, correlation_id)
+        check(-number, response(-number), 3)
