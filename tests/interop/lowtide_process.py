@@ -50,7 +50,7 @@ class LowtideProcess:
             assert self._killed or self._process.wait(STOP_LIMIT_S) == 0
         finally:
             self._kill()
-        assert self._complaints == []
+        assert not self._complaints, "".join(self._complaints)
 
     def kill(self) -> None:
         """SIGKILL; a new process over the same directory, and at the same address if told so by `listeners`, is its next life."""
