@@ -170,10 +170,9 @@ def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def check_local_retention(defaults: Mapping[str, Value]) -> None:
-    """Whether what stays on the broker's own disk is no more than what is kept at all. Source: Kafka's DynamicLogConfig, which checks it
-    when a broker is changed.
+    """Whether what stays on the broker's own disk is no more than what is kept at all.
 
-    Errors: ImpossibleTogetherError.
+    Errors: ImpossibleTogetherError. Source: Kafka's DynamicLogConfig, which checks it when a broker's configuration is changed.
     """
     for total_name, name in (("retention.ms", "local.retention.ms"), ("retention.bytes", "local.retention.bytes")):
         total, local = _number(defaults[total_name]), _number(defaults[name])

@@ -1,0 +1,200 @@
+"""Clients describe configurations and change them, and what they change holds for the next record."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import aiokafka.errors
+import kafka.errors
+import pytest
+from confluent_kafka import KafkaException
+
+from lowtide.testing.cluster import LowtideCluster
+
+from .configuring import AiokafkaConfigurer, Configurer, ConfluentConfigurer, Described, KafkaPythonConfigurer
+from .driver import Driver, Sent, until
+from .driver_confluent import Confluent
+
+KINDS: dict[str, Callable[[str], Configurer]] = {
+    kind.name: kind for kind in (ConfluentConfigurer, KafkaPythonConfigurer, AiokafkaConfigurer)
+}
+INCREMENTAL = [name for name in KINDS if name != AiokafkaConfigurer.name]
+REPLACING = [name for name in KINDS if name != KafkaPythonConfigurer.name]
+
+REFUSED = (KafkaException, kafka.errors.KafkaError, aiokafka.errors.KafkaError)
+LONG_AGO_MS = 1_000_000_000_000
+
+
+@pytest.fixture(params=list(KINDS))
+def configurer(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Configurer:
+    """Each client that has anything to do with configurations."""
+    return KINDS[request.param](lowtide.bootstrap)
+
+
+@pytest.fixture(params=INCREMENTAL)
+def incremental(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Configurer:
+    """Each client that can change single keys."""
+    return KINDS[request.param](lowtide.bootstrap)
+
+
+@pytest.fixture
+def free_broker(configurer: Configurer, lowtide: SimpleNamespace) -> Iterator[Configurer]:
+    """A client whose changes of the broker are undone."""
+    yield configurer
+    AiokafkaConfigurer(lowtide.bootstrap).replace("BROKER", "0", {})
+
+
+def test_a_new_topics_configuration_is_told(configurer: Configurer, other: Driver, lowtide_topic: str) -> None:
+    """All keys, with their values and sources; a client that asks for some gets those."""
+    other.create_topic(lowtide_topic, 1, {"retention.ms": "3600000", "cleanup.policy": "compact,delete"})
+    told = configurer.describe("TOPIC", lowtide_topic)
+    assert told["retention.ms"] == Described("3600000", "DYNAMIC_TOPIC_CONFIG", is_read_only=False, is_sensitive=False)
+    assert told["cleanup.policy"].value == "compact,delete"
+    assert told["max.message.bytes"] == Described("1048588", "DEFAULT_CONFIG", is_read_only=False, is_sensitive=False)
+    assert len(told) == 33
+    assert set(configurer.describe("TOPIC", lowtide_topic, ["retention.ms", "no.such.key"])) == {"retention.ms"}
+
+
+def test_a_brokers_configuration_is_told(configurer: Configurer) -> None:
+    told = configurer.describe("BROKER", "0")
+    assert told["num.partitions"] == Described("1", "DEFAULT_CONFIG", is_read_only=True, is_sensitive=False)
+    assert told["log.dirs"].source == "STATIC_BROKER_CONFIG"
+    assert not told["log.retention.ms"].is_read_only
+    assert told["ssl.keystore.password"] == Described(None, "DEFAULT_CONFIG", is_read_only=True, is_sensitive=True)
+
+
+def test_single_keys_are_set_appended_to_and_deleted(incremental: Configurer, topic: str) -> None:
+    """What a change doesn't name stays."""
+    incremental.alter(
+        "TOPIC", topic, {"retention.ms": ("SET", "5000"), "segment.ms": ("SET", "6000"), "cleanup.policy": ("APPEND", "compact")}
+    )
+    told = incremental.describe("TOPIC", topic)
+    assert [told[key].value for key in ("retention.ms", "segment.ms", "cleanup.policy")] == ["5000", "6000", "delete,compact"]
+    incremental.alter("TOPIC", topic, {"retention.ms": ("DELETE", ""), "cleanup.policy": ("SUBTRACT", "delete")})
+    told = incremental.describe("TOPIC", topic)
+    assert told["retention.ms"] == Described("604800000", "DEFAULT_CONFIG", is_read_only=False, is_sensitive=False)
+    assert [told[key].value for key in ("segment.ms", "cleanup.policy")] == ["6000", "compact"]
+
+
+@pytest.mark.parametrize("name", REPLACING)
+def test_the_older_request_replaces_all_keys(name: str, lowtide: SimpleNamespace, topic: str) -> None:
+    configurer = KINDS[name](lowtide.bootstrap)
+    for wanted in ({"retention.ms": "5000", "segment.ms": "6000"}, {"segment.ms": "7000"}, {}):
+        configurer.replace("TOPIC", topic, wanted)
+        told = configurer.describe("TOPIC", topic)
+        assert {key: entry.value for key, entry in told.items() if entry.source == "DYNAMIC_TOPIC_CONFIG"} == wanted
+
+
+def test_kafka_python_replaces_with_what_is_set(lowtide: SimpleNamespace, topic: str) -> None:
+    """It asks first, and sends along what the caller did not name."""
+    configurer = KafkaPythonConfigurer(lowtide.bootstrap)
+    configurer.replace("TOPIC", topic, {"retention.ms": "5000"})
+    configurer.replace("TOPIC", topic, {"segment.ms": "6000"})
+    told = configurer.describe("TOPIC", topic)
+    assert (told["retention.ms"].value, told["segment.ms"].value) == ("5000", "6000")
+    listed = configurer.list()
+    assert topic in listed["topic"]
+    assert listed["broker"] == listed["broker_logger"] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "configs", "reason"),
+    [
+        ("TOPIC", None, {"segment.bytes": "1"}, r"INVALID_CONFIG|InvalidConfigurationError"),
+        ("TOPIC", None, {"retention.ms": "5", "min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}, r"INVALID_CONFIG|InvalidConfig"),
+        ("TOPIC", "there-is-no-such-topic", {"retention.ms": "5"}, r"UNKNOWN_TOPIC_OR_PART|UnknownTopicOrPartition"),
+        ("BROKER", "0", {"num.io.threads": "9"}, r"INVALID_REQUEST|InvalidRequest"),
+        ("BROKER", "0", {"log.segment.bytes": "9"}, r"INVALID_REQUEST|InvalidRequest"),
+    ],
+)
+@pytest.mark.parametrize("client", REPLACING)
+def test_what_cannot_be_is_refused_and_changes_nothing(
+    client: str, kind: str, name: str | None, configs: dict[str, str], reason: str, lowtide: SimpleNamespace, topic: str
+) -> None:
+    """As Kafka refuses it, with a sentence about the key."""
+    configurer = KINDS[client](lowtide.bootstrap)
+    with pytest.raises(REFUSED) as refusal:
+        configurer.replace("BROKER" if kind == "BROKER" else "TOPIC", name or topic, configs)
+    assert re.search(reason, repr(refusal.value))
+    assert configurer.describe("TOPIC", topic)["retention.ms"].source == "DEFAULT_CONFIG"
+
+
+def test_a_lowered_limit_refuses_the_next_batch(incremental: Configurer, topic: str, lowtide: SimpleNamespace) -> None:
+    producer = Confluent(lowtide.bootstrap)
+    large = [Sent(b"k", b"x" * 5000)]
+    producer.produce(topic, large)
+    incremental.alter("TOPIC", topic, {"max.message.bytes": ("SET", "1000")})
+    with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
+        producer.produce(topic, large)
+    producer.produce(topic, [Sent(b"k", b"small")])
+    incremental.alter("TOPIC", topic, {"max.message.bytes": ("DELETE", "")})
+    producer.produce(topic, large)
+    assert producer.offsets(topic, [0]) == {0: (0, 3)}
+
+
+def test_the_next_record_has_the_brokers_time(incremental: Configurer, topic: str, other: Driver) -> None:
+    """LogAppendTime from one record to the next, and CreateTime again."""
+    old = Sent(b"k", b"v", LONG_AGO_MS)
+    other.produce(topic, [old])
+    incremental.alter("TOPIC", topic, {"message.timestamp.type": ("SET", "LogAppendTime")})
+    before_ms = time.time() * 1000
+    other.produce(topic, [old])
+    incremental.alter("TOPIC", topic, {"message.timestamp.type": ("DELETE", "")})
+    other.produce(topic, [old])
+    with other.reader(topic, 0, 0) as reader:
+        times_ms = [record.timestamp_ms for record in reader.read(3)]
+    assert times_ms[0] == times_ms[2] == LONG_AGO_MS
+    assert times_ms[1] >= before_ms - 1
+
+
+def test_a_topic_that_is_only_compacted_keeps_its_records(incremental: Configurer, topic: str, other: Driver) -> None:
+    """DeleteRecords follows cleanup.policy at once, both ways; and a record without a key isn't taken meanwhile."""
+    other.produce(topic, [Sent(b"k", b"v")] * 3)
+    incremental.alter("TOPIC", topic, {"cleanup.policy": ("SET", "compact")})
+    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+        other.delete_records(topic, {0: 2})
+    with pytest.raises(AssertionError, match="INVALID_RECORD"):
+        other.produce(topic, [Sent(None, b"v")])
+    incremental.alter("TOPIC", topic, {"cleanup.policy": ("APPEND", "delete")})
+    assert other.delete_records(topic, {0: 2}) == {0: 2}
+
+
+def test_a_brokers_default_holds_for_topics_that_set_nothing(
+    free_broker: Configurer, topic: str, other: Driver, lowtide_topic: str
+) -> None:
+    """At once, and until it is taken back. Topics with a limit of their own keep it."""
+    own = f"{lowtide_topic}-own"
+    other.create_topic(own, 1, {"max.message.bytes": "9000"})
+    large = [Sent(b"k", b"x" * 5000)]
+    free_broker.replace("BROKER", "0", {"message.max.bytes": "1000"})
+    assert free_broker.describe("TOPIC", topic)["max.message.bytes"][:2] == ("1000", "DYNAMIC_BROKER_CONFIG")
+    assert free_broker.describe("BROKER", "0")["message.max.bytes"][:2] == ("1000", "DYNAMIC_BROKER_CONFIG")
+    with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
+        other.produce(topic, large)
+    until(lambda: other.partition_count(own) == 1)
+    other.produce(own, large)
+    if free_broker.replaces:
+        free_broker.replace("BROKER", "0", {})
+    else:
+        free_broker.alter("BROKER", "0", {"message.max.bytes": ("DELETE", "")})
+    other.produce(topic, large)
+
+
+def test_what_is_set_survives_a_restart() -> None:
+    """Of topics and of brokers; what was deleted doesn't come back."""
+    with LowtideCluster() as cluster:
+        Confluent(cluster.bootstrap).create_topic("t", 1, {"retention.ms": "5000"})
+        configurer = ConfluentConfigurer(cluster.bootstrap)
+        configurer.alter("TOPIC", "t", {"segment.ms": ("SET", "6000"), "retention.ms": ("DELETE", "")})
+        configurer.alter("BROKER", "0", {"message.max.bytes": ("SET", "1000")})
+        cluster.restart()
+        configurer = ConfluentConfigurer(cluster.bootstrap)
+        told = configurer.describe("TOPIC", "t")
+        assert told["segment.ms"][:2] == ("6000", "DYNAMIC_TOPIC_CONFIG")
+        assert told["retention.ms"].source == "DEFAULT_CONFIG"
+        assert told["max.message.bytes"][:2] == ("1000", "DYNAMIC_BROKER_CONFIG")
+        with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
+            Confluent(cluster.bootstrap).produce("t", [Sent(b"k", b"x" * 5000)])
