@@ -29,6 +29,7 @@ BACKOFF_MS = 100
 CONNECTION_LOST = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 """librdkafka tells the application of it and goes on trying by itself."""
 
+ALL = "all"
 KCAT_READS_BYTES = 1024
 """kcat takes its input in pieces of this size: a line is sent when the piece that it ends in is full."""
 
@@ -37,13 +38,15 @@ LARGEST_BYTES = 16_000_000
 
 
 class OpenProducer(Protocol):
-    """A producer for one topic, acks=all."""
+    """A producer for one topic, acks=all unless opened otherwise."""
 
     def send(self, record: Sent, partition: int) -> None:
         """Hand `record` over, and don't wait."""
 
     def flush(self) -> list[int]:
         """Return the offset of each record since the last flush, in the order of `send`, as soon as all are acknowledged.
+
+        With acks=0 nothing is acknowledged: it returns when all are sent, and the offsets mean nothing.
 
         Errors: whatever the client says when one was refused.
         """
@@ -195,7 +198,7 @@ class AiokafkaProducer:
 
         async def acknowledged() -> list[int]:
             async with asyncio.timeout(DEADLINE_S):
-                return [done.offset for done in await asyncio.gather(*futures)]
+                return [-1 if done is None else done.offset for done in await asyncio.gather(*futures)]
 
         return self._runner.run(acknowledged())
 
@@ -231,6 +234,11 @@ class AiokafkaConsumer:
         return None if found is None else int(found.offset)
 
 
+def kcat_value(number: int) -> bytes:
+    """The number, with as many zeros before it as make it, with the key `k` and a line break, one of kcat's pieces."""
+    return str(number).zfill(KCAT_READS_BYTES - len("k|\n")).encode()
+
+
 class KcatProducer:
     """kcat, with its standard input for a queue. It tells nobody what was acknowledged, so the broker is asked."""
 
@@ -242,6 +250,7 @@ class KcatProducer:
         self._sent: list[int] = []
 
     def send(self, record: Sent, partition: int) -> None:
+        assert partition == 0
         assert self._process.stdin is not None
         assert record.key is not None
         assert record.value is not None
@@ -264,8 +273,8 @@ class KcatProducer:
 
 
 @contextmanager
-def confluent_producer(bootstrap: str, topic: str, *, idempotent: bool) -> Iterator[OpenProducer]:
-    settings = {"acks": "all", "enable.idempotence": idempotent, "message.max.bytes": LARGEST_BYTES, "linger.ms": 1}
+def confluent_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: str = ALL) -> Iterator[OpenProducer]:
+    settings = {"acks": acks, "enable.idempotence": idempotent, "message.max.bytes": LARGEST_BYTES, "linger.ms": 1}
     yield ConfluentProducer(Producer(librdkafka(bootstrap) | settings), topic)
 
 
@@ -288,8 +297,8 @@ def kafka_python(bootstrap: str) -> dict[str, Any]:
 
 
 @contextmanager
-def kafka_python_producer(bootstrap: str, topic: str, *, idempotent: bool) -> Iterator[OpenProducer]:
-    settings = {"acks": "all", "enable_idempotence": idempotent, "max_request_size": LARGEST_BYTES}
+def kafka_python_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: str = ALL) -> Iterator[OpenProducer]:
+    settings = {"acks": acks if acks == ALL else int(acks), "enable_idempotence": idempotent, "max_request_size": LARGEST_BYTES}
     with closing(KafkaProducer(**kafka_python(bootstrap), **settings)) as producer:
         yield KafkaPythonProducer(producer, topic)
 
@@ -305,10 +314,13 @@ def kafka_python_consumer(bootstrap: str, topic: str, starts: Mapping[int, int])
 
 
 @contextmanager
-def aiokafka_producer(bootstrap: str, topic: str, *, idempotent: bool) -> Iterator[OpenProducer]:
+def aiokafka_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: str = ALL) -> Iterator[OpenProducer]:
     async def start() -> aiokafka.AIOKafkaProducer:
         producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap, acks="all", enable_idempotence=idempotent, max_request_size=LARGEST_BYTES
+            bootstrap_servers=bootstrap,
+            acks=acks if acks == ALL else int(acks),
+            enable_idempotence=idempotent,
+            max_request_size=LARGEST_BYTES,
         )
         await producer.start()
         return producer
@@ -342,10 +354,10 @@ def aiokafka_consumer(bootstrap: str, topic: str, starts: Mapping[int, int]) -> 
 
 
 @contextmanager
-def kcat_producer(bootstrap: str, topic: str, *, idempotent: bool) -> Iterator[OpenProducer]:
+def kcat_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: str = ALL) -> Iterator[OpenProducer]:
     """Partition 0 only. It ends when its input does, and must then have delivered everything."""
     settings = {
-        "acks": "all",
+        "acks": acks,
         "linger.ms": 1,
         "enable.idempotence": str(idempotent).lower(),
         "broker.address.family": "v4",

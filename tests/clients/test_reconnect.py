@@ -11,9 +11,9 @@ import pytest
 
 from lowtide import LowtideCluster
 
-from .driver import Sent, until
+from .driver import TO_HIGH_WATERMARK, Sent, until
 from .driver_confluent import Confluent
-from .open_clients import KCAT_READS_BYTES, OPEN_CONSUMERS, OPEN_PRODUCERS
+from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
 # kafka-python doesn't close the sockets whose connection is refused while nobody listens; `cluster` sees to it that they go here.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -33,13 +33,8 @@ def cluster(caplog: pytest.LogCaptureFixture) -> Iterator[LowtideCluster]:
     gc.collect()
 
 
-def value(number: int) -> bytes:
-    """The number, with as many zeros before it as make it one of the pieces in which kcat reads, with its key and line break."""
-    return str(number).zfill(KCAT_READS_BYTES - len("k|\n")).encode()
-
-
 def numbered(first: int, count: int) -> list[Sent]:
-    return [Sent(b"k", value(n)) for n in range(first, first + count)]
+    return [Sent(b"k", kcat_value(n)) for n in range(first, first + count)]
 
 
 def values(cluster: LowtideCluster, count: int) -> list[bytes | None]:
@@ -86,6 +81,22 @@ def test_an_idempotent_producer_that_sends_during_the_restart_writes_each_record
     assert values(cluster, sent) == [record.value for record in numbered(0, sent)]
 
 
+@pytest.mark.parametrize("name", OPEN_PRODUCERS)
+def test_an_idempotent_producer_whose_records_were_deleted_goes_on(cluster: LowtideCluster, name: str) -> None:
+    """A partition without records still knows who wrote into it, before the restart and after it."""
+    other = Confluent(cluster.bootstrap)
+    with OPEN_PRODUCERS[name](cluster.bootstrap, TOPIC, idempotent=True) as producer:
+        for first in (0, 3, 6):
+            if first:
+                assert other.delete_records(TOPIC, {0: TO_HIGH_WATERMARK}) == {0: first}
+            if first == 6:
+                cluster.restart()
+            for record in numbered(first, 3):
+                producer.send(record, 0)
+            assert producer.flush() == [first, first + 1, first + 2]
+    assert other.offsets(TOPIC, [0]) == {0: (6, 9)}
+
+
 @pytest.mark.parametrize("name", OPEN_CONSUMERS)
 def test_a_consumer_that_was_open_before_the_restart_reads_on_after_it(cluster: LowtideCluster, name: str) -> None:
     """Its fetch session is gone with the broker that knew it."""
@@ -96,4 +107,4 @@ def test_a_consumer_that_was_open_before_the_restart_reads_on_after_it(cluster: 
                 cluster.restart()
             other.produce(TOPIC, numbered(first, 3))
             records = consumer.read(3)[0]
-            assert [(record.offset, record.value) for record in records] == [(n, value(n)) for n in range(first, first + 3)]
+            assert [(record.offset, record.value) for record in records] == [(n, kcat_value(n)) for n in range(first, first + 3)]
