@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lowtide.broker.config_apis import MAX_VERSION_PREFIX, api_name
+from lowtide.broker.config_dynamic import DYNAMIC_KEYS
 from lowtide.broker.config_key import ConfigKey
 from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config_keys_groups import GROUP_KEYS
@@ -24,7 +25,8 @@ Every key, as `lowtide keys` prints it. Names, types, defaults and limits are th
 
 A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is `log.dirs`) and from
 `--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says whether Lowtide does what the key
-says; the other keys are checked and kept, and named in one warning at the start when somebody gives them.
+says; the other keys are checked and kept, and named in one warning at the start when somebody gives them. A topic's keys, and those of a
+broker that are marked *while running*, can be changed at any time with the tools and clients that change Kafka's.
 
 Also taken, checked as their last part and without effect yet: `listener.name.<listener>.<key>`, `config.providers.<name>.<key>`,
 `rsm.config.<key>` and `rlmm.config.<key>`.
@@ -49,7 +51,7 @@ def keys(arguments: Sequence[str]) -> int:
 def configuration_page() -> str:
     """The whole page. Keys that Kafka has for its own tests are left out."""
     parts = [_HEAD, "\n## Lowtide's own keys\n\n", _own_keys(), "\n## Topics\n\n"]
-    parts.append("Given when a topic is created. A topic that doesn't set a key follows the broker's key beside it.\n\n")
+    parts.append("Given when a topic is created, or later. A topic that doesn't set a key follows the broker's key beside it.\n\n")
     parts.append(_table(TOPIC_KEYS, of_topics=True))
     for title, table in _BROKER_TABLES:
         parts.append(f"\n## {title}\n\n")
@@ -75,7 +77,7 @@ def _table(table: Iterable[ConfigKey], *, of_topics: bool = False) -> str:
         if key.internal:
             continue
         broker_key = "" if not of_topics else f" {_code(key.broker_key)} |"
-        does = "yes" if key.enforced else "no"
+        does = ("yes" if key.enforced else "no") + (", *while running*" if not of_topics and key.name in DYNAMIC_KEYS else "")
         rows.append(f"| `{key.name}` | {_default(key)} | {key.describe_allowed()} |{broker_key} {does} | {key.doc} |\n")
     return "".join(rows)
 
