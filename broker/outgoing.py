@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol
 
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log import FileSlice
@@ -79,7 +79,7 @@ class OutgoingQueue:
         """Queue parts behind what is there and send what the socket takes."""
         if not self._parts and not self.paused and not self._reading and FileSlice not in map(type, parts):
             # Nearly all answers are bytes that nothing is before: they need no turn in the queue.
-            self._transport.writelines(cast("list[Buffer]", parts))
+            self._transport.writelines(parts)  # type: ignore[arg-type]  # no slices are among them
             return
         self._parts.extend(parts)
         self.pump()

@@ -99,11 +99,12 @@ class ReplicaManager:
         except StorageError as error:
             self._log_manager.fail_directory_of(partition.log, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
-        log = partition.log
-        self.fetches.advance(partition.topic_partition, log.high_watermark)
-        if log.flush_is_due:
-            self._log_manager.flush(log)
+        self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
         return appended
+
+    def flush(self, partition: Partition) -> None:
+        """Begin to make a partition's log durable; `flushes` hear of it."""
+        self._log_manager.flush(partition.log)
 
     def on_read_failed(self, partition: Partition, error: StorageError) -> None:
         """A log could not be read: a damaged segment hurts its partition only, a failing disk its directory."""

@@ -14,7 +14,7 @@ Sources: Kafka's purgatory (`DelayedOperation`), with thresholds instead of re-e
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -78,9 +78,10 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         watchers = self._watchers.get(key)
         return watchers is None or watchers.live < self._maximum_per_key
 
-    def watched(self, key: KeyT) -> bool:
-        """Whether anything waits for this key."""
-        return key in self._watchers
+    @property
+    def watched_keys(self) -> Container[KeyT]:
+        """The keys that anything waits for; a view that changes with them, for those who would rather look than ask in vain."""
+        return self._watchers
 
     def watch(self, operation: DelayedOperation, thresholds: Iterable[tuple[KeyT, int]], deadline_ms: int) -> None:
         """Wait until one of the keys reaches its threshold (inclusive), or the deadline passes.

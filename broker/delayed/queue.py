@@ -59,6 +59,7 @@ class DelayedQueue:
         """`on_bug` is told of a request that raised; its connection is being closed."""
         self._on_bug = on_bug
         self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(maximum_per_key=maximum_per_key)
+        self._watched = self._purgatory.watched_keys
         self._clock = clock
         self._loop = loop
         self._scheduled = False
@@ -80,7 +81,7 @@ class DelayedQueue:
 
     def advance(self, key: TopicPartition, value: int) -> None:
         """A value rose: see the purgatory."""
-        if self._purgatory.advance(key, value) and not self._scheduled:
+        if key in self._watched and self._purgatory.advance(key, value) and not self._scheduled:
             self._schedule()
 
     def release(self, key: TopicPartition) -> None:

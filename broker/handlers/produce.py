@@ -34,6 +34,7 @@ from lowtide.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import Rejection, validate_produce
@@ -55,12 +56,14 @@ class ProduceHandler:
     def handle(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Pending[ProduceResponse] | None:
         """Append every batch of the request; answer, or promise to when a flush is due."""
         now_ms = self._clock.wall_ms()
-        responses = [self._append_topic(topic, request.acks, context.api_version, now_ms) for topic in request.topic_data]
+        responses: list[TopicProduceResponse] = []
+        for topic in request.topic_data:  # Loops here and below, for a comprehension costs a call.
+            responses.append(self._append_topic(topic, request.acks, context.api_version, now_ms))  # noqa: PERF401
         if request.acks != 0:
             return self._answer(ProduceResponse(responses=responses), request.timeout_ms)
         self._waits.clear()
-        for topic in responses:
-            for row in topic.partition_responses:
+        for response in responses:
+            for row in response.partition_responses:
                 if row.error_code != ErrorCode.NONE:
                     context.close_connection(f"Produce with acks=0 failed with {ErrorCode(row.error_code).name}")
         return None
@@ -86,7 +89,9 @@ class ProduceHandler:
         elif name is None:
             results = [_failed(row.index, ErrorCode.UNKNOWN_TOPIC_ID) for row in rows]
         else:
-            results = [self._append(name, row.index, row.records, version, now_ms) for row in rows]
+            results = []
+            for row in rows:
+                results.append(self._append(name, row.index, row.records, version, now_ms))
         return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
 
     def _append(self, topic: str, index: int, records: Any, version: int, now_ms: int) -> PartitionProduceResponse:
@@ -98,7 +103,7 @@ class ProduceHandler:
         batch = validate_produce(records, partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd, now_ms)
         if isinstance(batch, Rejection):
             return _rejected(index, partition, batch)
-        if batch.is_transactional:
+        if batch.attributes & TRANSACTIONAL_BIT:
             return _failed(index, ErrorCode.INVALID_TXN_STATE)
         appended = self._replicas.append(partition, batch, now_ms)
         log = partition.log
@@ -113,6 +118,7 @@ class ProduceHandler:
             log_start_offset=log.log_start_offset,
         )
         if log.flush_is_due:
+            self._replicas.flush(partition)
             self._waits.append(FlushWait(partition, appended.last_offset + 1, response))
         return response
 

@@ -27,8 +27,8 @@ def test_operation_with_two_keys_is_ready_once() -> None:
     purgatory.advance("a", 1)
     purgatory.advance("b", 1)
     assert purgatory.take_ready() == [operation]
-    assert not purgatory.watched("a")
-    assert not purgatory.watched("b")
+    assert "a" not in purgatory.watched_keys
+    assert "b" not in purgatory.watched_keys
 
 
 def test_other_keys_do_not_wake() -> None:
