@@ -49,8 +49,11 @@ _VALUES: dict[str, tuple[int, ...]] = {
     "max_wait_ms": (0, 1, 5, 20, -1),
     "timeout_ms": (1000, 0, 1, -1, -(2**31)),
     "num_partitions": (2, -1, 0, 1, -2, 20_000, 2**31 - 1),
+    "count": (3, -1, 0, 1, 2, 4, 20_000, 2**31 - 1),
     "replication_factor": (1, -1, 0, 2, -2, 2**15 - 1),
     "replica_id": (-1, -2, 0, 1),
+    "resource_type": (2, 4, 0, 2, 8, 16, 32, -1),
+    "config_operation": (0, 1, 2, 3, 4, -1),
     "replica_epoch": (-1, 0, 1),
     "broker_ids": (0, 1, -1),
     "session_epoch": (0, -1, 1, 1, 2, 3, 2**31 - 1),
@@ -66,6 +69,7 @@ _VALUES: dict[str, tuple[int, ...]] = {
     "producer_id": (-1, 0, 1, 1000),
     "producer_epoch": (-1, 0, 1),
 }
+_MAKES_PARTITIONS = (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS)
 _PARTITION_FIELDS = frozenset({"index", "partition", "partition_index", "partitions", "partition_indexes"})
 
 
@@ -102,7 +106,7 @@ class RandomRequests:
         for field in entity.tags.fields.values() if entity.tags else ():
             if self.random.random() < 0.2:
                 values[field.name] = self._value(field.content, field.name, of)
-        if of == "CreatableTopicConfig" and self._is_usual():
+        if of in ("CreatableTopicConfig", "AlterableConfig") and self._is_usual():
             values["name"] = self.random.choice(list(_CONFIGS))
             values["value"] = self.random.choice(_CONFIGS[values["name"]])
         if of == "CreatableTopic" and self._is_usual():
@@ -133,7 +137,7 @@ class RandomRequests:
 
     def _text(self, name: str, of: str) -> str:
         rng = self.random
-        if name in ("name", "topic", "topic_names") and rng.random() < 0.9:
+        if name in ("name", "topic", "topic_names", "resource_name") and rng.random() < 0.9:
             return rng.choice(self._names_for(of))
         if name.startswith("client_software"):
             return rng.choice(("chaos", "1.0", "", " ", "é"))
@@ -234,12 +238,14 @@ def is_bearable(frame: bytes) -> bool:
     """Whether a damaged frame doesn't happen to be a request to make so many partitions that serving it takes long."""
     try:
         key, version, _, _, position = read_request_header(frame, 0, len(frame))
-        if key != ApiKey.CREATE_TOPICS:
+        if key not in _MAKES_PARTITIONS or key not in API:
             return True
-        request = codec_for(API[ApiKey.CREATE_TOPICS].request, version).decode(frame, position, len(frame))
+        request = codec_for(API[ApiKey(key)].request, version).decode(frame, position, len(frame))
     except (ProtocolError, ValueError, struct.error):
         return True
-    wanted = sum(max(topic.num_partitions, len(topic.assignments)) for topic in request.topics)
+    wanted = sum(
+        max(topic.num_partitions if key == ApiKey.CREATE_TOPICS else topic.count, len(topic.assignments or ())) for topic in request.topics
+    )
     return not BEARABLE_PARTITIONS < wanted <= 10_000
 
 

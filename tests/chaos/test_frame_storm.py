@@ -160,6 +160,8 @@ async def test_a_storm_of_damaged_frames_harms_nobody(tmp_path: Path) -> None:
         await remove_topics(broker)
         after = broker.resident_bytes()
         print(f"\n{dict(storm.counts)}\ncalm {calm}\nstorm {stormy}\nresident MiB {before >> 20} {after >> 20}")  # noqa: T201  the measurement
+        for line in [line for line in broker.lines if "event loop" in line["event"]]:
+            print(line)  # noqa: T201  the same, seen from inside
         assert min(storm.counts[outcome] for outcome in ("answered", "closed")) > FRAMES // 20
         assert after - before < MEMORY_LIMIT_BYTES
         assert await broker.terminate() == 0, broker.lines[-5:] + broker.noise
