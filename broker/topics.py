@@ -55,6 +55,11 @@ class _Deletion(msgspec.Struct, frozen=True):
     plan: ChangePlan
 
 
+def check_timeout(timeout_ms: int) -> Refusal | None:
+    """Whether a request has any time to be carried out in. Kafka refuses one that has none, before it looks at what is asked."""
+    return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {timeout_ms}: nothing was done") if timeout_ms <= 0 else None
+
+
 class TopicAdministrator:
     """Topics of one cluster, as seen from this broker."""
 
@@ -129,8 +134,8 @@ class TopicAdministrator:
 
         With no time at all nothing is done, as in Kafka. Refusals: those of `decide`, those of `_commit`, REQUEST_TIMED_OUT.
         """
-        if timeout_ms <= 0:
-            return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {timeout_ms}: nothing was done")
+        if (too_late := check_timeout(timeout_ms)) is not None:
+            return too_late
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         async with self._turn(name, deadline) as has_turn:
             planned = await self._decide_and_commit(decide, deadline) if has_turn else _TOO_LATE

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.topics import TopicAdministrator, check_timeout
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import (
@@ -35,8 +35,8 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
     async def grow(topic: CreatePartitionsTopic, request: CreatePartitionsRequest, room: int) -> TopicGrowth | Refusal:
         wanted = _new_partitions(topic)
-        if request.timeout_ms <= 0:
-            return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {request.timeout_ms}: nothing was done")
+        if (too_late := check_timeout(request.timeout_ms)) is not None:
+            return too_late
         if request.validate_only:
             return administrator.plan_growth(wanted, room)
         growth = await administrator.grow(wanted, request.timeout_ms, room)

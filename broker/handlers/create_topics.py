@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from lowtide.broker.config_topics import describe_topic_configs
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.topics import TopicAdministrator, check_timeout
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import (
@@ -37,8 +37,9 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
 
     async def create(topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
         configs = [(config.name, config.value) for config in topic.configs]
+        creation: TopicCreation | Refusal
         if request.validate_only:
-            creation = administrator.plan_creation(_new_topic(topic), configs)
+            creation = check_timeout(request.timeout_ms) or administrator.plan_creation(_new_topic(topic), configs)
         else:
             creation = await administrator.create(_new_topic(topic), configs, request.timeout_ms)
         if isinstance(creation, Refusal):

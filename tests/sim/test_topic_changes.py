@@ -244,6 +244,9 @@ def test_without_time_nothing_is_done() -> None:
         for timeout_ms in (0, -1):
             answer = await client.request(creation("t", timeout_ms=timeout_ms), 7)
             assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+            checked = creation("t", timeout_ms=timeout_ms)
+            checked.validate_only = True
+            assert (await client.request(checked, 7)).topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         assert await create(client, "t") == ErrorCode.NONE
         for name in ("t", "nobody"):
             topic = CreatePartitionsTopic(name=name, count=2, assignments=None)
