@@ -65,6 +65,7 @@ class ReplicaManager:
         self._loop = loop
         self._log = log
         self._log_config = log_config
+        self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
         self._work: deque[Callable[[], None]] = deque()
         self._working = False
         self._settled: list[asyncio.Future[None]] = []
@@ -129,6 +130,7 @@ class ReplicaManager:
     def on_image(self, image: MetadataImage, changed: Iterable[TopicImage], deleted: Iterable[TopicImage]) -> None:
         """Follow a change of the metadata: `changed` topics are new or different, `deleted` ones are gone."""
         self.image = image
+        self._configured = (None, LogConfig())  # What topics follow from may have changed, though they haven't.
         gone = [
             TopicPartition(topic.name, index)
             for topic in deleted
@@ -138,10 +140,9 @@ class ReplicaManager:
         if gone:
             self._stop(gone)
         for topic in changed:
-            config = self._log_config(topic)
             for index, state in enumerate(topic.partitions):
                 if self.broker_id in state.replicas:
-                    self._work.append(partial(self._host, topic, index, state, config))
+                    self._work.append(partial(self._host, topic, index, state))
         self._work_on()
 
     def expect(self, image: MetadataImage) -> None:
@@ -181,11 +182,12 @@ class ReplicaManager:
         for queue in (self.fetches, self.flushes, self.deletes):
             queue.close()
 
-    def _host(self, topic: TopicImage, index: int, state: PartitionImage, config: LogConfig) -> None:
+    def _host(self, topic: TopicImage, index: int, state: PartitionImage) -> None:
         """Have the partition here as the metadata say."""
         current = self.image.topics.get(topic.name) if self.image is not None else None
         if current is None or current.topic_id != topic.topic_id:
             return
+        config = self._config_of(topic)
         key = TopicPartition(topic.name, index)
         partition = self.partitions.get(key)
         if partition is None:
@@ -203,6 +205,12 @@ class ReplicaManager:
         )
         if changed:
             self._release(key)
+
+    def _config_of(self, topic: TopicImage) -> LogConfig:
+        """The configuration of a topic's logs, which is made once for all of its partitions that are worked on in turn."""
+        if self._configured[0] is not topic:
+            self._configured = (topic, self._log_config(topic))
+        return self._configured[1]
 
     def _open(self, key: TopicPartition, topic: TopicImage, config: LogConfig) -> Partition | None:
         """The partition over its log, which is made where there is none; None when its directory cannot be written."""
