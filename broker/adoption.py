@@ -1,9 +1,9 @@
 """Log directories that are fuller than the metadata say: taken over from Apache Kafka, or refused because metadata were lost.
 
-Kafka keeps what topics there are in a log of its own; on disk beside the partitions only their names and topic ids are left. A broker whose
-metadata are new registers the topics whose logs it finds, whole, under their ids, and hands out producer ids that none of them has seen. A
-broker that has metadata never does: there, a log without a topic is what is left of a deleted one. That an adoption is under way stands in
-the metadata, so one that was cut off goes on at the next start.
+A broker whose metadata are new registers the topics whose logs it finds, whole, under their ids, and hands out producer ids that none of
+them has seen. How the topics are configured is read from Kafka's own metadata log where one of the directories has it; else they begin with
+the defaults. A broker that has metadata never adopts: there, a log without a topic is what is left of a deleted one. That an adoption is
+under way stands in the metadata, so one that was cut off goes on at the next start.
 
 If the directories were in use by Lowtide before (their `lowtide-registration` says so), new metadata are metadata that were lost, and with
 them every topic's configuration, its leader epochs, and which topics were deleted. The start is refused, unless the operator says, by an
@@ -13,29 +13,45 @@ that finds the file removes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
+from lowtide.broker.config_topics import TopicConfigFault, validate_topic_config
 from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.session import MetadataSession, SessionSettings
 from lowtide.metadata.store import Delete, MetadataStore, Put
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicId
 from lowtide.replication.controller import plan_adoption, plan_producer_ids_from
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError
+from lowtide.storage.kafka_metadata import UnreadableMetadataError, read_topic_configs
 from lowtide.storage.log import Log
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, parse_folder_name
 
 ADOPTION_WISH = "lowtide-adopt-topics"
 """The operator's word that topics may be taken over though the metadata that Lowtide had are gone."""
 
+_NO_TIERED_STORAGE = TopicConfigFault(ErrorCode.INVALID_CONFIG, "this broker has no tiered storage")
+
 _UNDER_WAY = SessionSettings().prefix + keys.ADOPTION
 
 
-async def adoption_is_due(store: MetadataStore, filesystem: FileSystem, directories: Sequence[str], metadata_file: str) -> bool:
+class Adoption(Enum):
+    """Whether topics are taken over; members are what stands in the metadata while it is under way."""
+
+    NONE = b""
+    FROM_KAFKA = b"kafka"
+    """Lowtide was never here: how topics are configured is what Kafka's metadata log says."""
+    OF_OUR_OWN = b"lowtide"
+    """The metadata of Lowtide were lost. A metadata log of Kafka's, if there is one, is older than they were, and isn't asked."""
+
+
+async def adoption_due(store: MetadataStore, filesystem: FileSystem, directories: Sequence[str], metadata_file: str) -> Adoption:
     """Whether topics are to be taken over from the directories; noted in the metadata if so. To be called before the session is opened.
 
     The operator's word is used up by it. `metadata_file` is what the metadata are called in a refusal.
@@ -43,17 +59,20 @@ async def adoption_is_due(store: MetadataStore, filesystem: FileSystem, director
     """
     wish = f"{directories[0]}/{ADOPTION_WISH}"
     is_new = await store.get(SessionSettings().prefix + keys.CLUSTER_ID) is None
-    if is_new and _is_to_be_adopted(filesystem, directories, metadata_file, wish):
-        await store.transact((), (Put(_UNDER_WAY, b"1"),))
+    if is_new:
+        adoption = _wanted(filesystem, directories, metadata_file, wish)
+        if adoption is not Adoption.NONE:
+            await store.transact((), (Put(_UNDER_WAY, adoption.value),))
     if filesystem.exists(wish):
         # It counts for one start: lying there, it would answer for a later loss too.
         filesystem.unlink(wish)
         filesystem.sync_directory(directories[0])
-    return await store.get(_UNDER_WAY) is not None
+    under_way = await store.get(_UNDER_WAY)
+    return Adoption.NONE if under_way is None else Adoption(under_way.value)
 
 
-def _is_to_be_adopted(filesystem: FileSystem, directories: Sequence[str], metadata_file: str, wish: str) -> bool:
-    """Whether new metadata meet partitions. Errors: StorageError when they were in use by Lowtide, and nobody said that it's meant."""
+def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: str, wish: str) -> Adoption:
+    """What it means that the metadata are new. Errors: StorageError when they were in use by Lowtide, and nobody said that it's meant."""
     names = {directory: _names(filesystem, directory) for directory in directories}
     held = [directory for directory, content in names.items() if any(parse_folder_name(name) is not None for name in content)]
     used = [directory for directory, content in names.items() if REGISTRATION_COUNTER in content]
@@ -63,10 +82,33 @@ def _is_to_be_adopted(filesystem: FileSystem, directories: Sequence[str], metada
             f"file back, or make an empty file {wish} to start with these topics and the default configuration for all of them"
         )
         raise StorageError(metadata_file, reason)
-    return bool(held)
+    if not held:
+        return Adoption.NONE
+    return Adoption.OF_OUR_OWN if used else Adoption.FROM_KAFKA
 
 
-async def adopt_topics(session: MetadataSession, logs: Iterable[Log], log: Any) -> None:
+def kafka_configs(filesystem: FileSystem, directories: Sequence[str], log: Any) -> dict[TopicId, dict[str, str]]:
+    """How Kafka's topics were configured, without what this broker can't keep; nothing where that can't be found out. The log says what."""
+    try:
+        found = read_topic_configs(filesystem, directories)
+    except (UnreadableMetadataError, OSError) as error:
+        log.warning("the metadata log of Kafka can't be read, topics begin with the default configuration", reason=str(error))
+        return {}
+    if found is None:
+        log.warning("there is no metadata log of Kafka, topics begin with the default configuration")
+        return {}
+    for configs in found.values():
+        for name, value in list(configs.items()):
+            checked = _NO_TIERED_STORAGE if (name, value) == ("remote.storage.enable", "true") else validate_topic_config(name, value)
+            if isinstance(checked, TopicConfigFault):
+                log.warning("a topic's setting isn't taken over", key=name, value=value, reason=checked.message)
+                del configs[name]
+            else:
+                configs[name] = checked
+    return found
+
+
+async def adopt_topics(session: MetadataSession, logs: Iterable[Log], configs: Mapping[TopicId, Mapping[str, str]], log: Any) -> None:
     """Register every topic of which all partitions, from 0 on, are among the logs. Errors: those of `MetadataSession.commit`."""
     found: dict[tuple[str, TopicId], dict[int, int]] = {}
     next_producer_id = 0
@@ -80,9 +122,10 @@ async def adopt_topics(session: MetadataSession, logs: Iterable[Log], log: Any) 
         if sorted(epochs) != list(range(len(epochs))):
             log.warning("topic found on disk has gaps in its partitions, it is left alone", topic=name, partitions=sorted(epochs))
             continue
-        plan = plan_adoption(session.image, name, topic_id, [epochs[number] for number in range(len(epochs))], session.broker_id)
+        leader_epochs = [epochs[number] for number in range(len(epochs))]
+        plan = plan_adoption(session.image, name, topic_id, leader_epochs, session.broker_id, configs.get(topic_id, {}))
         await session.wait_for(await session.commit(plan))
-        log.warning("topic found on disk is taken over, with the default configuration", topic=name, partitions=len(epochs))
+        log.info("topic found on disk is taken over", topic=name, partitions=len(epochs), configuration=dict(configs.get(topic_id, {})))
     if next_producer_id > 0:
         with suppress(ConflictError):  # Likewise.
             await session.wait_for(await session.commit(plan_producer_ids_from(next_producer_id)))

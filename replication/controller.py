@@ -277,11 +277,13 @@ def new_partition_record(replicas: tuple[BrokerId, ...], epochs: Mapping[BrokerI
     )
 
 
-def plan_adoption(image: MetadataImage, name: str, topic_id: TopicId, leader_epochs: Sequence[int], broker_id: BrokerId) -> ChangePlan:
+def plan_adoption(
+    image: MetadataImage, name: str, topic_id: TopicId, leader_epochs: Sequence[int], broker_id: BrokerId, configs: Mapping[str, str]
+) -> ChangePlan:
     """How to take over a topic whose logs were found on this broker's disk: one replica each, in the leader epochs given.
 
     For a directory that Apache Kafka has written, opened by a broker whose metadata are new. `leader_epochs` are above all that the logs
-    have seen. The topic's configuration is not known: it begins with the defaults.
+    have seen. `configs` have been checked.
     """
     epoch = image.brokers[broker_id].epoch
     puts = [
@@ -300,10 +302,12 @@ def plan_adoption(image: MetadataImage, name: str, topic_id: TopicId, leader_epo
         )
         for number, leader_epoch in enumerate(leader_epochs)
     ]
-    head = (
+    head = [
         Put(keys.topic(name), encode(TopicRecord(topic_id_text(topic_id), len(puts)))),
         Put(keys.topic_id(topic_id), name.encode()),
-    )
+    ]
+    if configs:
+        head.append(Put(keys.topic_config(name), encode(dict(configs))))
     return _in_steps(puts, head, (Compare(keys.topic(name), "create", "==", ABSENT),))
 
 

@@ -6,6 +6,7 @@ Whole brokers on the simulated loop and disk; the same with real processes is in
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -26,7 +27,9 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER
 from lowtide.storage.errors import StorageError
 from lowtide.testing.client import WireClient
+from lowtide.testing.load import PartitionLoad
 from lowtide.testing.simulation import DIRECTORY, HOST, PORT, TOPIC, Simulation
+from tests.unit.storage.test_kafka_metadata import batch, config, topic
 
 SEED = 5
 DISKS = (DIRECTORY, "/disk-two", "/disk-three")
@@ -296,6 +299,50 @@ def test_an_adoption_that_is_cut_off_goes_on_at_the_next_start(operations: int) 
         response = await client.request(MetadataRequest(topics=None), 12)
         assert sorted(row.name for row in response.topics) == ["b", "c", TOPIC]
         assert not simulation.filesystem.exists(f"{DIRECTORY}/{ADOPTION_WISH}")
+
+    simulated(main)
+
+
+# Directories that Kafka wrote
+
+
+def test_a_compacted_topic_of_a_killed_kafka_keeps_its_policy_and_its_records() -> None:
+    """Compaction leaves gaps between segments, which are no damage, whatever the policy that logs are loaded with."""
+
+    async def main(simulation: SeveralDisks) -> None:
+        filesystem = simulation.filesystem
+        client = await simulation.begin()
+        load = PartitionLoad("compacted", 0, simulation.connect, random.Random(SEED))
+        await load.create_topic(client, {"internal.segment.bytes": "1000"})
+        for _ in range(30):
+            await load.produce(client, 2)
+        assert simulation.broker is not None
+        log = simulation.broker.log_manager.logs["compacted", 0]  # type: ignore[index]
+        topic_id, end = log.topic_id, log.log_end_offset
+        assert len(log.segments) > 5
+        gone = [f"{log.directory}/{log.segments[number].base_offset:020}" for number in (2, 4)]
+        await simulation.stop()
+        for path in gone:
+            for suffix in (".log", ".index", ".timeindex"):
+                filesystem.unlink(path + suffix)
+        for path in DISKS:
+            ours = [name for name in filesystem.listdir(path) if name.startswith(("lowtide-", ".kafka", "log-begin", "recovery-point"))]
+            for name in ours:
+                filesystem.unlink(f"{path}/{name}")
+        filesystem.make_directories(f"{DISKS[2]}/__cluster_metadata-0")
+        records = [topic("compacted", topic_id), config("compacted", "cleanup.policy", "compact"), config("compacted", "no.such.key", "1")]
+        filesystem.write_bytes(f"{DISKS[2]}/__cluster_metadata-0/{0:020}.log", batch(0, records))
+        simulation.disk = MemoryDisk()
+        for _ in range(2):
+            await simulation.start()
+            log = simulation.broker.log_manager.logs["compacted", 0]  # type: ignore[index]
+            assert (log.topic_id, log.log_end_offset) == (topic_id, end)
+            assert log.config.cleanup_policy == {"compact"}
+            image = simulation.broker.replicas.image  # type: ignore[union-attr]
+            assert image is not None
+            assert image.topics["compacted"].configs == {"cleanup.policy": "compact"}
+            assert sorted(image.topics) == ["compacted", TOPIC]
+            simulation.end_life(power=False)
 
     simulated(main)
 
