@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 
 import aiokafka.errors
@@ -14,8 +17,16 @@ from confluent_kafka import KafkaException
 
 from lowtide.testing.cluster import LowtideCluster
 
-from .configuring import AiokafkaConfigurer, Configurer, ConfluentConfigurer, Described, KafkaPythonConfigurer
-from .driver import Driver, Sent, until
+from .configuring import (
+    AiokafkaConfigurer,
+    Configurer,
+    ConfluentConfigurer,
+    Described,
+    KafkaAdminClient,
+    KafkaPythonConfigurer,
+    KafkaPythonResource,
+)
+from .driver import DEADLINE_S, Driver, Sent, until
 from .driver_confluent import Confluent
 
 KINDS: dict[str, Callable[[str], Configurer]] = {
@@ -150,6 +161,18 @@ def test_the_next_record_has_the_brokers_time(incremental: Configurer, topic: st
     assert times_ms[1] >= before_ms - 1
 
 
+def test_the_next_batch_begins_a_smaller_segment(incremental: Configurer, topic: str, other: Driver, lowtide: SimpleNamespace) -> None:
+    """A log that is open, and written to, follows a new segment.bytes."""
+    folder = Path(lowtide.data_directory) / f"{topic}-0"
+    for _ in range(3):
+        other.produce(topic, [Sent(b"k", b"x" * 600_000)])
+    assert len(list(folder.glob("*.log"))) == 1
+    incremental.alter("TOPIC", topic, {"segment.bytes": ("SET", "1048576")})
+    for _ in range(2):
+        other.produce(topic, [Sent(b"k", b"x" * 600_000)])
+    assert len(list(folder.glob("*.log"))) == 3
+
+
 def test_a_topic_that_is_only_compacted_keeps_its_records(incremental: Configurer, topic: str, other: Driver) -> None:
     """DeleteRecords follows cleanup.policy at once, both ways; and a record without a key isn't taken meanwhile."""
     other.produce(topic, [Sent(b"k", b"v")] * 3)
@@ -198,3 +221,17 @@ def test_what_is_set_survives_a_restart() -> None:
         assert told["max.message.bytes"][:2] == ("1000", "DYNAMIC_BROKER_CONFIG")
         with pytest.raises(AssertionError, match="MSG_SIZE_TOO_LARGE"):
             Confluent(cluster.bootstrap).produce("t", [Sent(b"k", b"x" * 5000)])
+
+
+def test_a_lowered_number_of_connections_refuses_the_next_one() -> None:
+    """Those that are open stay open, and can take the limit back."""
+    with LowtideCluster() as cluster:
+        configurer = KafkaPythonConfigurer(cluster.bootstrap)
+        with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap)) as early:
+            resource = KafkaPythonResource("BROKER", "0", {"max.connections": "1"})
+            early.alter_configs([resource])
+            with socket.create_connection((cluster.host, cluster.port)) as late:
+                late.settimeout(DEADLINE_S)
+                assert late.recv(1) == b""
+            early.alter_configs([KafkaPythonResource("BROKER", "0", {"max.connections": ("DELETE", None)})])
+            assert configurer.describe("BROKER", "0")["max.connections"].source == "DEFAULT_CONFIG"
