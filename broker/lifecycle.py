@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lowtide.broker.adoption import adopt_topics, adoption_is_due, finish_adoption
+from lowtide.broker.adoption import Adoption, adopt_topics, adoption_due, finish_adoption, kafka_configs
 from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_dynamic import BrokerConfigs
 from lowtide.broker.config_topics import log_config
@@ -143,7 +143,7 @@ class Broker:
         config, ports = self.config, self._ports
         self._check_metadata_directory()
         self._store = await ports.open_store(config.log_dirs[0])
-        adopts = await adoption_is_due(self._store, ports.filesystem, config.log_dirs, f"{config.log_dirs[0]}/{METADATA_FILE}")
+        adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, f"{config.log_dirs[0]}/{METADATA_FILE}")
         self._session = MetadataSession(
             store=self._store,
             clock=ports.clock,
@@ -179,7 +179,7 @@ class Broker:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
         await self._serve(self._session, self._log_manager, adopts=adopts)
 
-    async def _serve(self, session: MetadataSession, log_manager: LogManager, *, adopts: bool) -> None:
+    async def _serve(self, session: MetadataSession, log_manager: LogManager, *, adopts: Adoption) -> None:
         config, ports = self._configs.current, self._ports
         self.replicas = ReplicaManager(
             broker_id=config.node_id,
@@ -224,8 +224,9 @@ class Broker:
         session.on_image(self._on_image)
         await session.start(BrokerRegistration(self._advertised(), config.broker_rack))
         log_manager.write_registration(session.broker_epoch)
-        if adopts:
-            await adopt_topics(session, list(log_manager.logs.values()), self.log)
+        if adopts is not Adoption.NONE:
+            known = kafka_configs(ports.filesystem, config.log_dirs, self.log) if adopts is Adoption.FROM_KAFKA else {}
+            await adopt_topics(session, list(log_manager.logs.values()), known, self.log)
             await finish_adoption(session)
         image = session.image
         self.replicas.on_image(image, image.topics.values(), ())
