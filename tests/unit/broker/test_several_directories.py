@@ -5,6 +5,7 @@ Whole brokers on the simulated loop and disk; the same with real processes is in
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
 from collections.abc import Callable, Coroutine
@@ -183,6 +184,25 @@ def test_the_broker_stops_when_the_directory_of_its_metadata_fails() -> None:
         assert simulation.broker.failed
         await simulation.stop()
         assert [simulation.filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}") for path in DISKS] == [False, True, True]
+
+    simulated(main)
+
+
+def test_the_broker_stops_when_its_metadata_store_fails() -> None:
+    """Nobody knows what its disk holds, so nothing can be decided on it any more."""
+
+    async def main(simulation: SeveralDisks) -> None:
+        client = await simulation.begin()
+        simulation.disk.fail_next(applied=None)
+        assert await simulation.create(client, "other", 1) == ErrorCode.REQUEST_TIMED_OUT
+        await asyncio.sleep(2)
+        assert simulation.broker is not None
+        assert simulation.broker.failed
+        await simulation.stop()
+        assert all(simulation.filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}") for path in DISKS)
+        await simulation.start()
+        client = await simulation.connect()
+        assert await simulation.create(client, "other", 1) == ErrorCode.NONE
 
     simulated(main)
 
