@@ -45,7 +45,7 @@ def delete_records(tools: Tools, folder: Path, topic: str, before: dict[int, int
 def test_topics_are_created_listed_and_deleted(tools: Tools) -> None:
     create(tools, "topics", 3)
     again = tools.call("kafka-topics", "--create", "--topic", "topics")
-    assert (again.exit_code, again.lines) == (1, ["Error while executing topic command : Topic 'topics' already exists"])
+    assert (again.exit_code, "Error while executing topic command : Topic 'topics' already exists" in again.out) == (1, True)
     tools.run("kafka-topics", "--create", "--topic", "topics", "--if-not-exists")
     assert "topics" in tools.run("kafka-topics", "--list").lines
     assert offsets(tools, "topics", "latest") == {0: 0, 1: 0, 2: 0}
@@ -54,7 +54,7 @@ def test_topics_are_created_listed_and_deleted(tools: Tools) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"), [(("--replication-factor", "3"), "replicas"), (("--config", "segment.bytes=12"), "segment.bytes")]
+    ("wrong", "says"), [(("--replication-factor", "3"), "replica"), (("--config", "segment.bytes=12"), "segment.bytes")]
 )
 def test_what_a_topic_cannot_have_is_refused_in_words(tools: Tools, wrong: tuple[str, str], says: str) -> None:
     refused = tools.call("kafka-topics", "--create", "--topic", "refused", *wrong)
@@ -174,7 +174,7 @@ def test_consumer_performance(tools: Tools) -> None:
     load.produce(tools.bootstrap, "read", codecs=["none"])
     arguments = ("--topic", "read", "--num-records", str(load.PER_CODEC), "--hide-header")
     ran = tools.call("kafka-consumer-perf-test", *arguments)
-    if (ran.exit_code, ran.err.splitlines()[0]) == (1, "The node does not support FIND_COORDINATOR"):
+    if ran.exit_code == 1 and ran.err.startswith("The node does not support FIND_COORDINATOR\n"):
         raise GroupsAreMissing
     assert ran.exit_code == 0, ran
     assert int(ran.lines[-1].split(", ")[4]) == load.PER_CODEC
