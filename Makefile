@@ -74,7 +74,7 @@ storm: $(INSTALLED) ## a million damaged frames against a real broker: FRAMES=10
 clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 	@$(BIN)/pytest -q tests/clients
 
-interop: $(INSTALLED) ## Kafka's tools, the Java client and franz-go on a broker and its files: needs Java 17, Maven and Go
+interop: $(INSTALLED) ## Kafka's tools, its Java client and franz-go against a broker, files both ways: needs a JDK 17, Maven and Go
 	@$(BIN)/pytest -q -m interop tests/interop
 
 bench: $(INSTALLED) kcat ## Lowtide and other brokers side by side: ARGS='--help', docs/performance.md
