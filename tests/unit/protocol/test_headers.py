@@ -128,5 +128,13 @@ def test_request_and_response_have_the_same_versions() -> None:
         21: (0, 3, 2),
         22: (0, 5, 2),
         23: (2, 4, 4),
+        32: (1, 4, 4),
+        33: (0, 2, 2),
+        35: (1, 5, 2),
+        37: (0, 3, 2),
+        44: (0, 1, 1),
+        60: (0, 2, 0),
+        61: (0, 0, 0),
+        74: (0, 1, 0),
     }
     assert API[0] is API[ApiKey.PRODUCE]  # type: ignore[index]
