@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 from confluent_kafka.cimpl import NewTopic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -35,9 +35,17 @@ def settings(bootstrap: str, **more: Any) -> dict[str, Any]:
     return {"bootstrap.servers": bootstrap, "broker.address.family": "v4", "log_level": 0} | more
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, configs: dict[str, str] | None = None) -> None:
     admin = AdminClient(settings(bootstrap))
-    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(DEADLINE_S)
+    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1, config=configs or {})])[topic].result(DEADLINE_S)
+
+
+def configs_set(bootstrap: str, topic: str) -> dict[str, str | None]:
+    """What is set on the topic itself."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admin = AdminClient(settings(bootstrap))
+    found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
+    return {name: entry.value for name, entry in found.items() if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
 
 
 def produce(bootstrap: str, topic: str, *, partition: int = 0, first_offset: int = 0, codecs: Sequence[str] = CODECS) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Lowtide serves a log directory that Kafka wrote: its topics, its records, its log start offsets."""
+"""Lowtide serves a log directory that Kafka wrote: its topics and their configuration, its records, its log start offsets."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.interop
 
 TOPIC, DELETED_WHOLE = "interop", "deleted-whole"
 DELETED = 1234
+CONFIGURED = {"retention.ms": "86400000", "cleanup.policy": "compact,delete"}
 CONFIG = {"node.id": str(NODE_ID), "log.segment.bytes": "1048576"}
 
 
@@ -23,7 +24,7 @@ def written(kafka: Kafka) -> list[load.Entry]:
     """What Kafka wrote into partition 1 of 2; then a prefix was deleted, and all of the other topic."""
     kafka.start()
     load.create_topic(kafka.bootstrap, TOPIC, partitions=2)
-    load.create_topic(kafka.bootstrap, DELETED_WHOLE)
+    load.create_topic(kafka.bootstrap, DELETED_WHOLE, configs=CONFIGURED)
     entries = load.produce(kafka.bootstrap, TOPIC, partition=1)
     load.produce(kafka.bootstrap, DELETED_WHOLE, codecs=["none"])
     load.delete_below(kafka.bootstrap, TOPIC, DELETED, partition=1)
@@ -47,6 +48,8 @@ def test_topics_records_and_log_start_offsets_are_there(kafka: Kafka, written: l
         assert load.offsets(cluster.bootstrap, TOPIC, 0) == (0, 0)
         assert load.offsets(cluster.bootstrap, TOPIC, 1) == (DELETED, load.COUNT)
         assert load.offsets(cluster.bootstrap, DELETED_WHOLE) == (load.PER_CODEC, load.PER_CODEC)
+        assert load.configs_set(cluster.bootstrap, DELETED_WHOLE) == CONFIGURED
+        assert load.configs_set(cluster.bootstrap, TOPIC) == {}
         assert load.read(cluster.bootstrap, TOPIC, DELETED, load.COUNT, partition=1) == written[DELETED:]
         for offset in (DELETED, 1777, load.COUNT - 1):
             assert load.offset_for_time(cluster.bootstrap, TOPIC, written[offset].timestamp_ms, partition=1) == offset
