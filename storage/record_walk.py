@@ -167,11 +167,10 @@ def _walk_block(  # noqa: PLR0912, PLR0915 - unrolled: a call per field would do
             raw += (more << 7) - 0x80
             if more > 0x7F:
                 raw, position = _finish_varint(payload, position, raw - 0x4000, 14)
-        if raw & 1:
-            if raw != 1:
-                _refuse_length(raw)
-        else:
+        if not raw & 1:
             position += raw >> 1
+        elif raw != 1:
+            _refuse_length(raw)
         raw = payload[position]
         position += 1
         if raw:
