@@ -38,6 +38,9 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
+RESOURCES_AT_ONCE: Final = 10
+"""After so many resources of one request, each a millisecond or two at the most, others are served."""
+
 REPEATED: Final = Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 

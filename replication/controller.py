@@ -50,11 +50,19 @@ MAX_STEP_COMPARES: Final = MAX_TRANSACTION_OPERATIONS - FENCES
 """Comparisons that a step may have of its own."""
 
 
+MAX_MESSAGE_CHARACTERS: Final = 2000
+"""A refusal's sentence may quote what a client sent, and a text on the wire has at most 32,767 bytes."""
+
+
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Why something is not done: the code for the answer, and one sentence."""
+    """Why something is not done: the code for the answer, and one sentence, cut where it is very long."""
 
     error_code: ErrorCode
     message: str
+
+    def __post_init__(self) -> None:
+        if len(self.message) > MAX_MESSAGE_CHARACTERS:
+            msgspec.structs.force_setattr(self, "message", f"{self.message[:MAX_MESSAGE_CHARACTERS]}...")
 
 
 class NewTopic(msgspec.Struct, frozen=True):

@@ -14,7 +14,9 @@ KIPs: 133, 226.
 
 from __future__ import annotations
 
-from lowtide.broker.config_requests import REPEATED, ResourceType, check_keys, repeated_resources, resource_of
+import asyncio
+
+from lowtide.broker.config_requests import REPEATED, RESOURCES_AT_ONCE, ResourceType, check_keys, repeated_resources, resource_of
 from lowtide.broker.configs import ConfigAdministrator
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
@@ -43,10 +45,12 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     async def handle(request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
         twice = repeated_resources((row.resource_type, row.resource_name) for row in request.resources)
         responses = []
-        for row in request.resources:
+        for number, row in enumerate(request.resources, 1):
             repeated = (row.resource_type, row.resource_name) in twice
             refusal = REPEATED if repeated else await replace(row, validate_only=request.validate_only)
             responses.append(_answered(row, refusal))
+            if number % RESOURCES_AT_ONCE == 0:
+                await asyncio.sleep(0)
         return AlterConfigsResponse(responses=responses)
 
     return HandlerSpec(key=ApiKey.ALTER_CONFIGS, handle_later=handle)

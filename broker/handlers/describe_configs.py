@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
 
 from lowtide.broker.config_describe import ConfigEntry
-from lowtide.broker.config_requests import resource_of
+from lowtide.broker.config_requests import RESOURCES_AT_ONCE, resource_of
 from lowtide.broker.configs import ConfigAdministrator
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
@@ -33,9 +32,6 @@ from lowtide.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from lowtide.replication.controller import Refusal
-
-_RESOURCES_AT_ONCE: Final = 20
-"""After so many resources, each a millisecond at the most, others are served."""
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
@@ -52,7 +48,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
             assert not isinstance(resource, Refusal), resource
             described = administrator.describe(resource, row.configuration_keys, topic_defaults)
             results.append(_refused(row, described) if isinstance(described, Refusal) else _described(row, described, request))
-            if number % _RESOURCES_AT_ONCE == 0:
+            if number % RESOURCES_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return DescribeConfigsResponse(results=results)
 

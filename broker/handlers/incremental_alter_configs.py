@@ -14,7 +14,9 @@ KIPs: 226, 339.
 
 from __future__ import annotations
 
-from lowtide.broker.config_requests import REPEATED, check_keys, repeated_resources, resource_of
+import asyncio
+
+from lowtide.broker.config_requests import REPEATED, RESOURCES_AT_ONCE, check_keys, repeated_resources, resource_of
 from lowtide.broker.configs import ConfigAdministrator
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
@@ -47,10 +49,12 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     async def handle(request: IncrementalAlterConfigsRequest, _context: RequestContext) -> IncrementalAlterConfigsResponse:
         twice = repeated_resources((row.resource_type, row.resource_name) for row in request.resources)
         responses = []
-        for row in request.resources:
+        for number, row in enumerate(request.resources, 1):
             repeated = (row.resource_type, row.resource_name) in twice
             refusal = REPEATED if repeated else await alter(row, validate_only=request.validate_only)
             responses.append(_answered(row, refusal))
+            if number % RESOURCES_AT_ONCE == 0:
+                await asyncio.sleep(0)
         return IncrementalAlterConfigsResponse(responses=responses)
 
     return HandlerSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, handle_later=handle)

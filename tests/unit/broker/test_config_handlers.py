@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from lowtide.broker.config_requests import ResourceType
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
+from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages import alter_configs as legacy
 from lowtide.protocol.messages import incremental_alter_configs as incremental
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
@@ -231,5 +233,59 @@ def test_resources_are_listed_by_type(version: int, types: list[int], code: int,
         context: RequestContext = SimpleNamespace(api_version=version)  # type: ignore[assignment]
         answer = handle(ListConfigResourcesRequest(resource_types=types), context)
         assert (answer.error_code, [(row.resource_name, row.resource_type) for row in answer.config_resources]) == (code, found)
+
+    play(scenario)
+
+
+LONG = "k" * 32_700
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (TOPIC, "a", [(LONG, SET, "1")]),
+        (TOPIC, "a", [(LONG, APPEND, "1")]),
+        (TOPIC, "a", [(f"{LONG}{number}", SET, None) for number in range(3)]),
+        (TOPIC, "a", [("cleanup.policy", SET, LONG)]),
+        (TOPIC, LONG, [("retention.ms", SET, "1")]),
+        (BROKER, "0", [(LONG, SET, "1")]),
+        (BROKER, LONG, []),
+        (BROKER_LOGGER, "0", [(LONG, SET, "1")]),
+        (GROUP, "g", [(LONG, SET, "1")]),
+        (CLIENT_METRICS, "s", [(LONG, SET, "1")]),
+    ],
+)
+def test_a_long_name_is_refused_with_a_sentence_that_can_be_sent(row: tuple[int, str, list[tuple[Any, ...]]]) -> None:
+    """A text on the wire has at most 32,767 bytes."""
+
+    async def scenario(world: World) -> None:
+        [(code, message)] = await alter(world, [row])
+        assert code != NONE
+        answer = incremental.AlterConfigsResourceResponse(error_code=code, error_message=message, resource_type=2, resource_name="a")
+        assert codec_for(incremental.IncrementalAlterConfigsResponse, 0).encode(
+            incremental.IncrementalAlterConfigsResponse(responses=[answer])
+        )
+
+    play(scenario)
+
+
+def test_others_are_served_while_a_long_request_is_refused() -> None:
+    """Rows that need no wait are many in one frame."""
+
+    async def scenario(world: World) -> None:
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count_turns())
+        rows: Rows = [(77, str(number), []) for number in range(1000)]
+        assert {code for code, _ in await alter(world, rows)} == {INVALID_REQUEST}
+        assert set(await replace(world, rows)) == {INVALID_REQUEST}
+        counting.cancel()
+        assert turns > 20
 
     play(scenario)

@@ -138,3 +138,9 @@ def test_brokers_are_configured_each_and_all(name: str) -> None:
         found = {each: image.configs for each, image in cluster.image.broker_configs.items()}
         assert found == {"3": {"kept": "1"}, **({name: wanted} if wanted else {})}
     assert plan_broker_configs(cluster.image, name, {}).is_empty
+
+
+def test_a_refusal_is_short_enough_to_be_sent() -> None:
+    """Whatever it quotes; in a text of four bytes a character too."""
+    assert len(Refusal(ErrorCode.INVALID_CONFIG, "\U0001f30a" * 40_000).message.encode()) < 32_767
+    assert Refusal(ErrorCode.INVALID_CONFIG, "short").message == "short"
