@@ -1,4 +1,4 @@
-"""Runs only when asked for by its marker (`make interop`), and only with Java and Maven, unless CI_INTEROP=1 asks for them to be there."""
+"""Runs only when asked for by its marker (`make interop`), and only where Java and Maven, or Go, are; with CI_INTEROP=1 they have to be."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from .franz_go import FranzGo, build
 from .kafka import Kafka, fetch_jars
 from .lowtide_process import LowtideProcess
 from .tools import JavaClient, Tools
@@ -67,3 +68,18 @@ def tools(jars: Path, broker: LowtideProcess, tmp_path_factory: pytest.TempPathF
 def java_client(jars: Path, broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
     """Our program over Kafka's Java client, against `broker`."""
     return JavaClient(jars, broker.bootstrap, tmp_path_factory.mktemp("java"))
+
+
+@pytest.fixture(scope="session")
+def franz_go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program over franz-go, built."""
+    if shutil.which("go") is None:
+        assert os.environ.get("CI_INTEROP") != "1", "CI_INTEROP=1, but go not installed"
+        pytest.skip("go not installed")
+    return build(tmp_path_factory.mktemp("franz-go"))
+
+
+@pytest.fixture
+def go(franz_go_program: Path, broker: LowtideProcess) -> FranzGo:
+    """Our program over franz-go, against `broker`."""
+    return FranzGo(franz_go_program, broker.bootstrap)

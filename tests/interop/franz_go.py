@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+BASE_TIME_MS = 1_700_000_000_000
 SOURCE = Path(__file__).parent / "go"
 BUILD_TIMEOUT_S = 300
 CALL_TIMEOUT_S = 60
@@ -68,6 +69,14 @@ def read_line(process: subprocess.Popen[str]) -> str:
     """Wait for the program's next line; it gives up by itself after its -timeout, and then there is none."""
     assert process.stdout is not None
     return process.stdout.readline()
+
+
+def numbered(count: int, *, first: int = 0, partition: int = 0) -> list[Record]:
+    """Records one second apart whose values differ and compress."""
+    return [
+        Record(b"value-%d " % n * 10, b"key-%d" % n, timestamp_ms=BASE_TIME_MS + n * 1000, partition=partition)
+        for n in range(first, first + count)
+    ]
 
 
 class FranzGoError(Exception):

@@ -54,6 +54,7 @@ type call struct {
 	dry        bool
 	legacy     bool
 	each       bool
+	generate   int
 	plain      bool
 	committed  bool
 	codec      string
@@ -102,6 +103,7 @@ func run(arguments []string) error {
 	set.BoolVar(&c.dry, "dry", false, "only validate")
 	set.BoolVar(&c.legacy, "legacy", false, "AlterConfigs, which replaces everything, instead of IncrementalAlterConfigs")
 	set.BoolVar(&c.each, "each", false, "wait for each record before the next line is read")
+	set.IntVar(&c.generate, "generate", 0, "produce so many numbered records instead of those of standard input")
 	set.BoolVar(&c.plain, "plain", false, "produce without idempotence")
 	set.BoolVar(&c.committed, "committed", false, "read committed records only")
 	set.StringVar(&c.codec, "codec", "none", "compression of what is produced")

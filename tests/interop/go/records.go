@@ -10,12 +10,13 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const longestLine = 64 << 20
+const generatedBytes = 500
 
 // A header keeps its place among others of the same name.
 type header struct {
@@ -101,6 +102,9 @@ func produce(ctx context.Context, c *call) error {
 		return err
 	}
 	defer client.Close()
+	if c.generate > 0 {
+		return generate(ctx, c, client)
+	}
 	lines := bufio.NewReaderSize(os.Stdin, 1<<20)
 	var all []*kgo.Record
 	for {
@@ -130,6 +134,27 @@ func produce(ctx context.Context, c *call) error {
 		}
 	}
 	return nil
+}
+
+// generate sends as many records as were asked for and prints one line about all of them. Values are numbers. It takes a rest now and then,
+// so that a test has the time to do something meanwhile.
+func generate(ctx context.Context, c *call, client *kgo.Client) error {
+	var refused atomic.Int64
+	for n := range c.generate {
+		sent := &kgo.Record{Topic: c.topic, Partition: c.partitions[0], Value: fmt.Appendf(nil, "%0*d", generatedBytes, n)}
+		client.Produce(ctx, sent, func(_ *kgo.Record, err error) {
+			if err != nil {
+				refused.Add(1)
+			}
+		})
+		if n%100 == 99 {
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	if err := client.Flush(ctx); err != nil {
+		return err
+	}
+	return emit(line{"sent": c.generate, "refused": refused.Load()})
 }
 
 func (c *call) start() (kgo.Offset, error) {
