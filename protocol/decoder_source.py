@@ -19,7 +19,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from lowtide.protocol.primitives import Blob, CountedArray, Entity, TaggedFields, Text, fixed_format, size_min
+from lowtide.protocol.primitives import (
+    NULL_STRUCT,
+    PRESENT_STRUCT,
+    Blob,
+    CountedArray,
+    Entity,
+    NullableEntity,
+    TaggedFields,
+    Text,
+    fixed_format,
+    size_min,
+)
 from lowtide.protocol.source_writer import SMALL_ARRAY, SourceWriter, element_of
 
 if TYPE_CHECKING:
@@ -98,6 +109,8 @@ class DecoderSource:
         if isinstance(content, CountedArray):
             return self._array(content, depth, what)
         assert isinstance(content, Entity), f"no way to decode {content!r}"
+        if isinstance(content, NullableEntity):
+            return self._nullable_entity(content, depth, what)
         return self._entity(content, depth, what)
 
     def _null(self, depth: int, content: Text | Blob, count: str, value: str, what: str) -> None:
@@ -231,6 +244,16 @@ class DecoderSource:
     def _entity(self, entity: Entity, depth: int, what: str) -> str:
         values = [self._read(content, depth, f"{what}.{name}") for name, content in entity.fields]
         return self._finish_entity(entity, values, depth, what)
+
+    def _nullable_entity(self, entity: NullableEntity, depth: int, what: str) -> str:
+        value = self.writer.fresh("v")
+        mark = self._count(depth, "b")
+        self.writer.line(depth, f"if {mark} == {NULL_STRUCT}:")
+        self.writer.line(depth + 1, f"{value} = None")
+        self.writer.line(depth, "else:")
+        self.writer.line(depth + 1, f"if {mark} != {PRESENT_STRUCT}: refuse_count({what!r}, {mark})")
+        self.writer.line(depth + 1, f"{value} = {self._entity(entity, depth + 1, what)}")
+        return value
 
     def _finish_entity(self, entity: Entity, values: list[str], depth: int, what: str) -> str:
         """Read the tags, flush, and make the instance; returns its name."""

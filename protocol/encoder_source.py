@@ -15,10 +15,13 @@ from __future__ import annotations
 import struct
 
 from lowtide.protocol.primitives import (
+    NULL_STRUCT,
+    PRESENT_STRUCT,
     AnyConstruct,
     Blob,
     CountedArray,
     Entity,
+    NullableEntity,
     TaggedField,
     TaggedFields,
     Text,
@@ -94,7 +97,10 @@ class EncoderSource:
             self._nullable(content, expression, depth)
         else:
             assert isinstance(content, Entity), f"no way to encode {content!r}"
-            self._entity(content, expression, depth)
+            if isinstance(content, NullableEntity):
+                self._nullable_entity(content, expression, depth)
+            else:
+                self._entity(content, expression, depth)
 
     def _nullable(self, content: Text | Blob | CountedArray, expression: str, depth: int) -> None:
         value = self.writer.fresh("s")
@@ -181,6 +187,18 @@ class EncoderSource:
         self._pending = pending
         self._flush(depth + 1)
         self.writer.line(depth + 1, f"w({self._tags_name(tags)}({expression}))")
+
+    def _nullable_entity(self, entity: NullableEntity, expression: str, depth: int) -> None:
+        value = self.writer.fresh("s")
+        pending = list(self._pending)
+        self.writer.line(depth, f"{value} = {expression}")
+        self.writer.line(depth, f"if {value} is None:")
+        self._pending.append(("b", str(NULL_STRUCT)))
+        self._flush(depth + 1)
+        self.writer.line(depth, "else:")
+        self._pending = [*pending, ("b", str(PRESENT_STRUCT))]
+        self._entity(entity, value, depth + 1)
+        self._flush(depth + 1)
 
     def _absent(self, field: TaggedField, expression: str) -> str:
         """The quick test for "isn't written". A struct of defaults passes it; the function out of line looks closer."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 import construct
 
@@ -270,6 +270,11 @@ class CountedArray(_Counted):
         return obj
 
 
+NULL_STRUCT: Final = -1
+PRESENT_STRUCT: Final = 1
+"""What the byte before a nullable struct says."""
+
+
 class TaggedField:
     """One known tag of a section: its number, the field's name and default (what an absent tag stands for), and its construct.
 
@@ -351,6 +356,21 @@ class Entity(AnyConstruct):
         return obj
 
 
+class NullableEntity(Entity):
+    """A struct that may be null, outside of tagged fields: a byte before it is -1 for null (`None`) and 1 for a struct."""
+
+    def _parse(self, stream: IO[bytes], context: Any, path: str) -> Any:
+        mark = construct.Int8sb._parse(stream, context, path)
+        if mark not in {NULL_STRUCT, PRESENT_STRUCT}:
+            message = f"{mark} is not the mark of a struct"
+            raise construct.RangeError(message, path=path)
+        return None if mark == NULL_STRUCT else super()._parse(stream, context, path)
+
+    def _build(self, obj: Any, stream: IO[bytes], context: Any, path: str) -> Any:
+        construct.Int8sb._build(NULL_STRUCT if obj is None else PRESENT_STRUCT, stream, context, path)
+        return None if obj is None else super()._build(obj, stream, context, path)
+
+
 def fixed_format(content: AnyConstruct) -> str | None:
     """The `struct` format character(s) of a construct of fixed width, for example `q`; None for all others."""
     if isinstance(content, construct.FormatField):
@@ -369,4 +389,6 @@ def size_min(content: AnyConstruct) -> int:
     if isinstance(content, _Counted):
         return 1 if content.compact else content.fixed_count.sizeof()
     assert isinstance(content, Entity), f"no size for {content!r}"
+    if isinstance(content, NullableEntity):
+        return 1
     return max(1, sum(size_min(field) for _, field in content.fields) + (content.tags is not None))

@@ -12,7 +12,7 @@ The class is the msgspec struct that handlers see, so mypy knows its fields. The
 
 - the wire type: `Int32`, `String`, `Records`, ...; another `Message` for a nested struct; `list[...]` for an array;
 - `Versions("3+")`: the versions that have the field. In others it isn't read (it keeps its default) and not written;
-- `X | None`: nullable, in all versions or in those of `Nullable("10+")`;
+- `X | None`: nullable, in all versions or in those of `Nullable("10+")`; numbers and uuids can't be;
 - `Tagged(0, "12+")`: a tagged field (KIP-482). It isn't written when it has its default. A tagged struct is declared `| None`: None
   stands for Kafka's "all defaults", which spares making it for every partition.
 
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, Union
 import construct
 import msgspec
 
-from lowtide.protocol.primitives import Blob, CountedArray, Entity, RecordsLike, TaggedField, TaggedFields, Text
+from lowtide.protocol.primitives import Blob, CountedArray, Entity, NullableEntity, RecordsLike, TaggedField, TaggedFields, Text
 
 if TYPE_CHECKING:
     from lowtide.protocol.primitives import AnyConstruct
@@ -156,8 +156,8 @@ class _Field:
         if typing.get_origin(self.bare) is list:
             element = _Field(typing.get_args(self.bare)[0]).form(version, flexible=flexible)
             return CountedArray(element, compact=flexible, nullable=nullable)
-        assert self.tagged is not None or not nullable, f"a nullable struct is not supported: {self.bare}"
-        return _entity(self.bare, version, flexible=flexible)
+        entity = _entity(self.bare, version, flexible=flexible)
+        return entity if self.tagged is not None or not nullable else NullableEntity(entity.make, entity.fields, entity.tags)
 
 
 def _defaults(message: type[Message]) -> dict[str, object]:

@@ -17,7 +17,7 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import read_request_header, request_header
-from lowtide.protocol.primitives import Blob, CountedArray, Entity, Text, fixed_format
+from lowtide.protocol.primitives import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
 from lowtide.protocol.records import TimestampType, build_batch
 from lowtide.protocol.schema import wire_form
 
@@ -119,6 +119,8 @@ class RandomRequests:
 
     def _value(self, content: Any, name: str, of: str) -> Any:
         rng = self.random
+        if isinstance(content, NullableEntity) and rng.random() < 0.5:
+            return None
         if isinstance(content, Entity):
             return self._entity(content)
         if (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from lowtide.protocol.api_keys import API
-from lowtide.protocol.primitives import Blob, CountedArray, Entity, Text, fixed_format
+from lowtide.protocol.primitives import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
 from lowtide.protocol.schema import wire_form
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class RandomMessages:
 
     def _value(self, content: AnyConstruct, name: str, depth: int) -> Any:
         rng = self._random
+        if isinstance(content, NullableEntity) and rng.random() < 0.4:
+            return None
         if isinstance(content, Entity):
             return self._entity(content, depth)
         if isinstance(content, Text | Blob | CountedArray):

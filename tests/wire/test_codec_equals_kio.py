@@ -20,7 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from lowtide.protocol.primitives import CountedArray, Entity
+from lowtide.protocol.primitives import CountedArray, Entity, NullableEntity
 from lowtide.protocol.schema import wire_form
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
@@ -48,6 +48,8 @@ def assert_same(form: Any, ours: Any, theirs: Any) -> None:
         assert len(ours) == len(theirs)
         for mine, other in zip(ours, theirs, strict=True):
             assert_same(form.element, mine, other)
+    elif isinstance(form, NullableEntity) and ours is None:
+        assert theirs is None
     elif isinstance(form, Entity):
         ours = form.make() if ours is None else ours
         forms = dict(form.fields) | {field.name: field.content for field in (form.tags.fields.values() if form.tags else ())}

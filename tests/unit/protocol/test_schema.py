@@ -102,6 +102,61 @@ def test_codecs_are_made_once() -> None:
         codec_for(Sample, 4)
 
 
+class Place(Message, kw_only=True):
+    """A struct that is null at times, with a text, so that its length isn't fixed, and a tag."""
+
+    name: String
+    number: Int32
+    note: Annotated[String | None, Tagged(3, "1+")] = None
+
+
+class Page(ApiMessage, kw_only=True):
+    """A struct that may be null: after fields of fixed width, before others, and as the element of a list."""
+
+    VERSIONS: ClassVar = Versions("0-2")
+    FLEXIBLE: ClassVar = Versions("1+")
+
+    limit: Int16
+    start: Annotated[Place | None, Nullable("0-1")]
+    end: Int16
+    others: list[Place | None] = msgspec.field(default_factory=list)
+
+
+PLACE = Place(name="a", number=5)
+
+
+@pytest.mark.parametrize("codec_of", [codec_for, reference_codec])
+@pytest.mark.parametrize(
+    ("version", "page", "written"),
+    [
+        (0, Page(limit=1, start=None, end=2), "0001 ff 0002 00000000"),
+        (0, Page(limit=1, start=PLACE, end=2, others=[None, PLACE]), "0001 01 0001 61 00000005 0002 00000002 ff 01 0001 61 00000005"),
+        (1, Page(limit=1, start=None, end=2), "0001 ff 0002 01 00"),
+        (1, Page(limit=1, start=PLACE, end=2, others=[PLACE, None]), "0001 01 02 61 00000005 00 0002 03 01 02 61 00000005 00 ff 00"),
+        (1, Page(limit=1, start=Place(name="", number=5, note="n"), end=2), "0001 01 01 00000005 01 03 02 02 6e 0002 01 00"),
+        (2, Page(limit=1, start=PLACE, end=2), "0001 02 61 00000005 00 0002 01 00"),
+    ],
+)
+def test_a_struct_that_may_be_null(codec_of, version, page, written) -> None:
+    """A byte before it tells; in versions where it can't be null there is none. Every cut is noticed."""
+    codec = codec_of(Page, version)
+    frame = bytes.fromhex(written)
+    assert codec.encode(page) == frame
+    assert codec.decode(frame, 0, len(frame)) == page
+    for end in range(len(frame)):
+        with pytest.raises(ProtocolError):
+            codec.decode(frame, 0, end)
+
+
+@pytest.mark.parametrize("codec_of", [codec_for, reference_codec])
+@pytest.mark.parametrize("mark", ["00", "02", "fe", "80", "7f"])
+def test_what_says_neither_null_nor_struct_is_refused(codec_of, mark) -> None:
+    """Nobody writes it; Kafka would guess."""
+    frame = bytes.fromhex(f"0001 {mark} 02 61 00000005 00 0002 01 00")
+    with pytest.raises(ProtocolError):
+        codec_of(Page, 1).decode(frame, 0, len(frame))
+
+
 class WithoutDefault(ApiMessage, kw_only=True):
     """Wrong: absent in version 1, and nothing to put there."""
 
