@@ -63,6 +63,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_connections_per_ip: int
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
     producer_id_expiration_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
@@ -157,6 +158,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
         max_connections_per_ip=_number(values, "max.connections.per.ip"),
         fetch_max_bytes=_number(values, "fetch.max.bytes"),
         max_incremental_fetch_session_cache_slots=_number(values, "max.incremental.fetch.session.cache.slots"),
+        max_request_partition_size_limit=_number(values, "max.request.partition.size.limit"),
         producer_id_expiration_ms=_number(values, "producer.id.expiration.ms"),
         log_flush_offset_checkpoint_interval_ms=_number(values, "log.flush.offset.checkpoint.interval.ms"),
         replica_high_watermark_checkpoint_interval_ms=_number(values, "replica.high.watermark.checkpoint.interval.ms"),

@@ -56,7 +56,7 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("queued.max.request.bytes", _LONG, "268435456", None,
               "How many bytes of requests may be in memory over all connections; below 0 is no limit.", enforced=True),
     ConfigKey("request.timeout.ms", _INT, "30000", None, "How long to wait for another broker's answer."),
-    ConfigKey("max.request.partition.size.limit", _INT, "2000", at_least(1), "How many partitions one request about topics may name."),
+    ConfigKey("max.request.partition.size.limit", _INT, "2000", at_least(1), "How many partitions of topics one answer describes.", enforced=True),
     ConfigKey("fetch.max.bytes", _INT, "57671680", at_least(1024), "The most that one fetch answers.", enforced=True),
     ConfigKey("max.incremental.fetch.session.cache.slots", _INT, "1000", at_least(0), "How many fetch sessions are kept.", enforced=True),
     ConfigKey("fetch.purgatory.purge.interval.requests", _INT, "1000", None, "How often finished waits of fetches are swept; Lowtide leaves none."),

@@ -23,6 +23,7 @@ from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest, D
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
 from lowtide.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -168,6 +169,7 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
     (ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest, CreatePartitionsResponse),
     (ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
+    (ApiKey.DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
 )
 
 API: Mapping[ApiKey, ApiSpec] = MappingProxyType(

@@ -1,7 +1,7 @@
 """What the tests ask of the clients that can add partitions and describe the cluster, each in its own words.
 
-Only kafka-python speaks DescribeCluster; confluent-kafka and aiokafka describe the cluster by Metadata, as does kcat, which can't add
-partitions.
+Only kafka-python speaks DescribeCluster and DescribeTopicPartitions; confluent-kafka and aiokafka describe the cluster by Metadata, as
+does kcat, which can't add partitions.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ with warnings.catch_warnings():
     from kafka import KafkaAdminClient
 
 Assignments = Sequence[Sequence[int]]
+Place = tuple[str, int]
 
 
 class Cluster(NamedTuple):
@@ -100,6 +101,18 @@ class KafkaPythonGrower:
         assert not any(broker["is_fenced"] for broker in found["brokers"])
         assert "ALTER_CONFIGS" in found["authorized_operations"]
         return Cluster(found["cluster_id"], found["controller_id"], brokers)
+
+    def page(self, topics: Sequence[str], limit: int, cursor: Place | None = None) -> tuple[dict[str, tuple[int, list[int]]], Place | None]:
+        """One page of DescribeTopicPartitions, which no other Python client speaks.
+
+        Returns each topic's error code and partitions, and where the next page begins.
+        """
+        begin = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+        with closing(KafkaAdminClient(bootstrap_servers=self._bootstrap)) as admin:
+            found = admin.describe_topic_partitions(list(topics), limit, begin)
+        rows = {row["name"]: (row["error_code"], [place["partition_index"] for place in row["partitions"]]) for row in found["topics"]}
+        following = found["next_cursor"]
+        return rows, None if following is None else (following["topic_name"], following["partition_index"])
 
 
 class AiokafkaGrower:

@@ -13,7 +13,7 @@ from lowtide.testing.cluster import LowtideCluster
 
 from .conftest import CLIENTS
 from .driver import Driver, Sent, until
-from .growing import GROWERS, Cluster, Grower, kcat_cluster
+from .growing import GROWERS, Cluster, Grower, KafkaPythonGrower, kcat_cluster
 
 
 @pytest.fixture(params=list(GROWERS))
@@ -91,3 +91,21 @@ def test_kcat_lists_the_cluster(lowtide: SimpleNamespace) -> None:
         pytest.skip("kcat is not installed")
     known = GROWERS["kafka-python"](lowtide.bootstrap).cluster()
     assert kcat_cluster(lowtide.bootstrap) == Cluster(None, known.controller_id, known.brokers)
+
+
+def test_topics_are_described_page_by_page(lowtide: SimpleNamespace, topic: str) -> None:
+    """What a page has no room for is told where the client goes on."""
+    client = KafkaPythonGrower(lowtide.bootstrap)
+    nobody = f"{topic}-of-nobody"
+    assert client.page([nobody, topic], 2000) == ({topic: (0, [0, 1, 2]), nobody: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])}, None)
+    assert client.page([topic], 2) == ({topic: (0, [0, 1])}, (topic, 2))
+    assert client.page([topic], 2, (topic, 2)) == ({topic: (0, [2])}, None)
+    seen: list[tuple[str, int]] = []
+    cursor = None
+    while True:
+        rows, cursor = client.page([], 2, cursor)
+        seen += [(name, number) for name, (_, numbers) in rows.items() for number in numbers]
+        if cursor is None:
+            break
+    assert seen == sorted(seen)
+    assert [number for name, number in seen if name == topic] == [0, 1, 2]

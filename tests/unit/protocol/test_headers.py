@@ -136,5 +136,6 @@ def test_request_and_response_have_the_same_versions() -> None:
         60: (0, 2, 0),
         61: (0, 0, 0),
         74: (0, 1, 0),
+        75: (0, 0, 0),
     }
     assert API[0] is API[ApiKey.PRODUCE]  # type: ignore[index]

@@ -37,6 +37,7 @@ public class JavaClient {
             int own = admin.describeCluster().controller().get().id();
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5, List.of(List.of(own), List.of(own))))).all().get();
+            admin.describeTopics(List.of(topic)).allTopicNames().get();
             admin.deleteTopics(Set.of(topic)).all().get();
         }
     }

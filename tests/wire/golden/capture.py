@@ -36,7 +36,7 @@ from tests.clients.driver_aiokafka import Aiokafka
 from tests.clients.driver_confluent import Confluent
 from tests.clients.driver_kafka_python import KafkaPython
 from tests.clients.driver_kcat import Kcat
-from tests.clients.growing import GROWERS
+from tests.clients.growing import GROWERS, KafkaPythonGrower
 
 FOLDER = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -59,6 +59,7 @@ KEPT = frozenset(
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.DESCRIBE_PRODUCERS,
     }
@@ -159,6 +160,10 @@ def exercise(kind: Callable[[str], Driver], bootstrap: str) -> None:
     grower.grow(topic, 3)
     grower.grow(topic, 5, [[grower.cluster().controller_id]] * 2)
     grower.grow(topic, 5)
+    if isinstance(grower, KafkaPythonGrower):
+        grower.page([topic, f"{topic}-of-nobody"], 2000)
+        grower.page([], 2)
+        grower.page([topic], 2, (topic, 2))
     driver.delete_topic(topic)
 
 

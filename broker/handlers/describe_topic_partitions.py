@@ -1,0 +1,124 @@
+"""DescribeTopicPartitions: v0-v0.
+
+Behaviour: the topics asked for, or all when none is named, in the order of their names, with as many partitions as the client wants and
+`max.request.partition.size.limit` allows, at least one. Where that ends a page, `next_cursor` names the first partition that it has no room
+for; the next request brings it as its cursor. With named topics the cursor's topic must be among them. Names repeated are answered once.
+Replicas on brokers that aren't alive, or whose log directory is offline here, are offline. There are no eligible leaders besides the
+replicas in sync.
+
+Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a topic that is named; INVALID_REQUEST for each of them when the cursor
+can't be. A partition without leader is no error: its leader is -1.
+
+KIPs: 430, 966.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.handlers.metadata import ALL_TOPIC_OPERATIONS
+from lowtide.broker.replica_manager import INTERNAL_TOPICS
+from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.records import NO_LEADER
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from lowtide.replication.controller import check_topic_name
+
+
+def handler(broker: BrokerContext) -> HandlerSpec:
+    """The handler over a broker's state."""
+
+    def handle(request: DescribeTopicPartitionsRequest, _context: RequestContext) -> DescribeTopicPartitionsResponse:
+        image, cursor = broker.metadata.image, request.cursor
+        names: Collection[str] = {topic.name for topic in request.topics} or image.topics
+        if cursor is not None and (cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names)):
+            return _refuse_all(request)
+        limit = max(1, min(broker.config.max_request_partition_size_limit, request.response_partition_limit))
+        first = "" if cursor is None else cursor.topic_name
+        page = _Page(image, broker.replicas.broker_id, broker.replicas.offline, limit)
+        page.fill(sorted(name for name in names if name >= first), cursor)
+        return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=page.topics, next_cursor=page.next_cursor)
+
+    return HandlerSpec(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, handle=handle)
+
+
+def _refuse_all(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    """The answer has no error of its own: each topic that was named tells it, as often as it was named."""
+    rows = [DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name) for topic in request.topics]
+    return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=rows)
+
+
+class _Page:
+    """The topics of one answer, and where the next begins."""
+
+    def __init__(self, image: MetadataImage, broker_id: int, offline: Collection[tuple[str, int]], limit: int) -> None:
+        self.topics: list[DescribeTopicPartitionsResponseTopic] = []
+        self.next_cursor: Cursor | None = None
+        self._image = image
+        self._broker_id = broker_id
+        self._offline = offline
+        self._room = limit
+
+    def fill(self, names: Sequence[str], cursor: Cursor | None) -> None:
+        """Add topics until nothing is left or the page is full. A topic that doesn't exist takes no room."""
+        for name in names:
+            if self._room == 0:
+                self.next_cursor = Cursor(topic_name=name, partition_index=0)
+                return
+            topic = self._image.topics.get(name)
+            if topic is None:
+                self._add_unknown(name)
+                continue
+            start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+            end = start + self._room
+            self._add(topic, start, end)
+            if end < len(topic.partitions):
+                self.next_cursor = Cursor(topic_name=name, partition_index=end)
+                return
+
+    def _add(self, topic: TopicImage, start: int, end: int) -> None:
+        partitions = [self._partition(topic.name, number, state) for number, state in enumerate(topic.partitions[start:end], start)]
+        self._room -= len(partitions)
+        self.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                error_code=ErrorCode.NONE,
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=topic.name in INTERNAL_TOPICS,
+                partitions=partitions,
+                topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+            )
+        )
+
+    def _add_unknown(self, name: str) -> None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if check_topic_name(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+        self.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                error_code=code, name=name, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=ALL_TOPIC_OPERATIONS
+            )
+        )
+
+    def _partition(self, name: str, number: int, state: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
+        out_of_order = self._broker_id if (name, number) in self._offline else None
+        offline = [replica for replica in state.replicas if replica == out_of_order or replica not in self._image.brokers]
+        return DescribeTopicPartitionsResponsePartition(
+            error_code=ErrorCode.NONE,
+            partition_index=number,
+            leader_id=NO_LEADER if state.leader in offline else state.leader,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=list(state.replicas),
+            isr_nodes=[replica for replica in state.isr if replica != out_of_order],
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+            offline_replicas=offline,
+        )
