@@ -38,8 +38,8 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
-RESOURCES_AT_ONCE: Final = 10
-"""After so many resources of one request, each a millisecond or two at the most, others are served."""
+RESOURCES_AT_ONCE: Final = 5
+"""After so many resources of one request others are served: describing a whole broker, the longest, takes two milliseconds."""
 
 REPEATED: Final = Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
