@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from lowtide.broker.outgoing import OutgoingQueue, Part
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 
@@ -70,10 +70,11 @@ class RequestContext(msgspec.Struct):
 class _Slot:
     """The place of one answer in the order of a connection's answers."""
 
-    __slots__ = ("correlation_id", "parts", "pending", "route")
+    __slots__ = ("correlation_id", "may_be_followed", "parts", "pending", "route")
 
-    def __init__(self, route: Route, correlation_id: int, pending: Pending[Any] | None) -> None:
+    def __init__(self, route: Route, correlation_id: int, pending: Pending[Any] | None, *, may_be_followed: bool = False) -> None:
         self.route = route
+        self.may_be_followed = may_be_followed
         self.correlation_id = correlation_id
         self.pending = pending
         self.parts: list[Part] | None = None
@@ -407,9 +408,9 @@ class Connection(asyncio.BufferedProtocol):
             self._ready.extend(parts)
 
     def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
-        slot = _Slot(route, correlation_id, pending)
+        slot = _Slot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
         self._slots.append(slot)
-        if route.is_produce:
+        if slot.may_be_followed:
             self._parked_produce += 1
         else:
             self._parked_other = True
@@ -420,14 +421,14 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         slot.pending = None
-        if slot.route.is_produce:
+        if slot.may_be_followed:
             self._parked_produce -= 1
         else:
             self._parked_other = False
         if response is None:
             self.close(f"{slot.route.name} could not be answered")
             return
-        slot.parts = slot.route.write(slot.correlation_id, response)
+        slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []
         slots = self._slots
         if slots[0] is not slot:
             return

@@ -13,6 +13,7 @@ from lowtide.metadata.session import MetadataSession
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random
 from lowtide.runtime.tasks import TaskRegistry
+from lowtide.runtime.worker import Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class BrokerContext:
     clock: Clock
     random: Random
     tasks: TaskRegistry
+    worker: Worker
     log: Any
 
     @property

@@ -199,6 +199,7 @@ class Broker:
             clock=ports.clock,
             random=ports.random,
             tasks=self._tasks,
+            worker=ports.worker,
             log=self.log,
         )
         administrator = TopicAdministrator(context)

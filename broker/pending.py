@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 ResponseT = TypeVar("ResponseT")
+
+NO_ANSWER: Final[Any] = object()
+"""Completes a request whose client wants no answer."""
 
 
 class Pending(Generic[ResponseT]):
@@ -13,11 +16,14 @@ class Pending(Generic[ResponseT]):
 
     `on_abandoned` is called when the connection goes away first, so that whatever waits can be forgotten; a completion after that
     goes nowhere.
+
+    One that `holds_connection` must take effect before the connection's next request is executed, whatever that is.
     """
 
-    __slots__ = ("_listener", "_response", "abandoned", "done", "on_abandoned")
+    __slots__ = ("_listener", "_response", "abandoned", "done", "holds_connection", "on_abandoned")
 
-    def __init__(self) -> None:
+    def __init__(self, *, holds_connection: bool = False) -> None:
+        self.holds_connection = holds_connection
         self.done = False
         self.abandoned = False
         self.on_abandoned: Callable[[], None] | None = None

@@ -22,6 +22,15 @@ HIGH_WATERMARK = -1
 MAXIMUM_DECOMPRESSED_BYTES = 128 << 20
 """A compressed batch may not unpack to more: above the largest frame (100 MiB), far below a bomb."""
 
+QUICK_RECORDS = 10_000
+"""Also librdkafka's `batch.num.messages`. Records of all sizes are walked at a microsecond and a half each."""
+
+QUICK_BYTES = 4 << 20
+"""What the slowest codec decompresses in some ten milliseconds."""
+
+QUICK_COMPRESSION_BYTES = 128 << 10
+"""What the slowest codec compresses in some five milliseconds."""
+
 
 class EpochEndOffset(msgspec.Struct, frozen=True, gc=False):
     """Where a leader epoch ends: the largest epoch at or below the one asked for, and its end offset (exclusive)."""
@@ -75,6 +84,9 @@ class Partition:
             compression_type=config.compression_type,
             max_decompressed_bytes=MAXIMUM_DECOMPRESSED_BYTES,
             allow_zstd=True,
+            quick_records=QUICK_RECORDS,
+            quick_bytes=QUICK_BYTES,
+            quick_compression_bytes=QUICK_COMPRESSION_BYTES,
         )
         self.rules_without_zstd = msgspec.structs.replace(self.rules, allow_zstd=False)
 

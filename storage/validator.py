@@ -90,6 +90,15 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     compression_type: str = "producer"
     max_decompressed_bytes: int = 104_857_600
     allow_zstd: bool = True
+    quick_records: int = _MAX_INT64
+    """Batches of more records take longer than an event loop may be held, as do those that are larger than `quick_bytes`
+    when decompressed, or are larger than `quick_compression_bytes` and have to be compressed anew; all inclusive."""
+    quick_bytes: int = _MAX_INT64
+    quick_compression_bytes: int = _MAX_INT64
+
+    def without_haste(self) -> ValidationRules:
+        """The same rules where time doesn't matter."""
+        return msgspec.structs.replace(self, quick_records=_MAX_INT64, quick_bytes=_MAX_INT64, quick_compression_bytes=_MAX_INT64)
 
 
 class Rejection(msgspec.Struct, gc=False):
@@ -138,10 +147,10 @@ class ValidatedBatch(msgspec.Struct, gc=False):
 
 def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes through here and two calls
     records: Buffer | None, rules: ValidationRules, now_ms: int
-) -> ValidatedBatch | Rejection:
+) -> ValidatedBatch | Rejection | None:
     """Check the records that a client sent to one partition: exactly one sound batch, or the reason why not.
 
-    `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime.
+    `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime. None where it takes longer than the rules want.
     Errors: none are raised for anything a client can send.
     Source: KIP-98, `LogValidator`.
     """
@@ -168,13 +177,15 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         or codec > _ZSTD
     ):
         return _reject_header(view, rules)
+    if record_count > rules.quick_records:
+        return None
     payload: Buffer = view[RECORD_BATCH_OVERHEAD:size]
     try:
         if codec:
-            payload = decompress(Compression(codec), payload, max_bytes=rules.max_decompressed_bytes)
+            payload = decompress(Compression(codec), payload, max_bytes=min(rules.max_decompressed_bytes, rules.quick_bytes))
         walk = walk_records(payload, record_count)
     except DecompressedTooLargeError as error:
-        return _rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+        return _rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error)) if rules.quick_bytes >= rules.max_decompressed_bytes else None
     except ProtocolError as error:
         return _rejected(ErrorCode.INVALID_RECORD, str(error), found_in_log=True)
     earliest = base_timestamp + walk.min_timestamp_delta
@@ -316,13 +327,17 @@ def _timestamp_fault(step: RecordStep, base_timestamp: int, attributes: int, rul
 
 def _correct(
     batch: ValidatedBatch, stored: Buffer, payload: Buffer, rules: ValidationRules, *, in_order: bool, now_ms: int
-) -> ValidatedBatch | Rejection:
+) -> ValidatedBatch | Rejection | None:
     """Make the header, and the records if need be, what the log is to hold.
 
-    `stored` are the records as sent, `payload` the same decompressed. A batch that grows by it may become too large.
+    `stored` are the records as sent, `payload` the same decompressed. A batch that grows by it may become too large. None where much has
+    to be compressed, and the rules want it quickly.
     """
     codec = Compression(batch.attributes & COMPRESSION_BITS)
     target = TARGET_CODECS.get(rules.compression_type, codec)
+    compresses = target is not Compression.NONE and (target is not codec or not in_order)
+    if compresses and len(payload) > rules.quick_compression_bytes:
+        return None
     attributes = batch.attributes & ~(COMPRESSION_BITS | TIMESTAMP_TYPE_BIT) | target
     if not in_order:
         payload = renumber_records(payload, batch.record_count)

@@ -1,0 +1,187 @@
+"""Batches that take long to check are checked by the worker: others are served meanwhile, and the order of a connection stays."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from lowtide.broker.config import load_config
+from lowtide.broker.lifecycle import Broker, Ports
+from lowtide.broker.logs import quiet_logger
+from lowtide.metadata.memory import MemoryDisk, MemoryStore
+from lowtide.protocol.compression import Compression
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.records import build_batch
+from lowtide.replication.partition import QUICK_BYTES, QUICK_RECORDS
+from lowtide.runtime.clock import SimulatedClock
+from lowtide.runtime.committer import SimulatedCommitter
+from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.testing.client import WireClient
+
+HOST, PORT = "broker", 9092
+SMALL = build_batch([(1, None, b"small", ())])
+MANY = build_batch([(1, None, b"", ())] * (QUICK_RECORDS + 1))
+BOMB = build_batch([(1, None, bytes(QUICK_BYTES), ())], compression=Compression.ZSTD)
+BROKEN = build_batch([(1, None, bytes(QUICK_BYTES), ())] * 40, compression=Compression.ZSTD)
+
+
+class SteppedWorker:
+    """Works when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+
+    def submit(self, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
+        self.waiting.append((work, on_done))
+
+    def close(self) -> None:
+        while self.waiting:
+            self.step()
+
+    def step(self) -> None:
+        work, on_done = self.waiting.popleft()
+        on_done(work())
+
+
+class World:
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
+        self.worker = SteppedWorker()
+        self.clock = SimulatedClock(loop)
+
+    async def start(self) -> None:
+        loop, filesystem, disk = self.loop, MemoryFileSystem(random.Random(1)), MemoryDisk()
+
+        async def open_store(_directory: str) -> MemoryStore:
+            return MemoryStore(disk, clock=self.clock, random=random.Random(2), loop=loop)
+
+        ports = Ports(
+            loop=loop,
+            clock=self.clock,
+            filesystem=filesystem,
+            random=random.Random(3),
+            worker=self.worker,
+            make_committer=lambda _directory: SimulatedCommitter(filesystem, loop, random.Random(4)),
+            open_store=open_store,
+        )
+        config = load_config(settings={"log.dirs": "/data", "listeners": f"PLAINTEXT://{HOST}:{PORT}"})
+        broker = Broker(config, ports, quiet_logger(logging.CRITICAL))
+        started = loop.create_future()
+
+        async def serve() -> None:
+            await broker.start()
+            started.set_result(None)
+
+        loop.start_node(HOST).spawn(serve())
+        await started
+        client = await self.connect()
+        topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[])
+        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+
+    async def connect(self) -> WireClient:
+        return await WireClient.connect(HOST, PORT)
+
+
+def produce(*batches: bytes, acks: int = -1) -> ProduceRequest:
+    rows = [PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=rows)])
+
+
+def rows(response: Any) -> list[tuple[int, int]]:
+    return [(row.error_code, row.base_offset) for row in response.responses[0].partition_responses]
+
+
+def simulate(test: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        world = World(loop)
+        await world.start()
+        await test(world)
+
+    run_simulation(main, 1)
+
+
+def test_others_are_served_while_a_batch_is_checked_and_its_connection_keeps_its_order() -> None:
+    async def run(world: World) -> None:
+        slow, other = await world.connect(), await world.connect()
+        for number, batch in enumerate((MANY, BOMB)):
+            first = slow.send(produce(batch), 9)
+            second = slow.send(produce(SMALL), 9)
+            await asyncio.sleep(1)
+            assert len(world.worker.waiting) == 1
+            assert not first.done()
+            assert not second.done(), "it would be before the first in the log"
+            assert rows(await other.request(produce(SMALL, SMALL), 9))[1] == (ErrorCode.NONE, number)
+            world.worker.step()
+            (error, base), (later_error, later) = rows(await first)[0], rows(await second)[0]
+            assert error == later_error == ErrorCode.NONE
+            assert later == base + (QUICK_RECORDS + 1 if batch is MANY else 1)
+
+    simulate(run)
+
+
+def test_one_answer_for_what_is_quick_and_what_is_not() -> None:
+    async def run(world: World) -> None:
+        client = await world.connect()
+        answer = client.send(produce(SMALL, MANY), 9)
+        await asyncio.sleep(1)
+        world.worker.step()
+        assert rows(await answer) == [(ErrorCode.NONE, 0), (ErrorCode.NONE, 0)]
+        answer = client.send(produce(BROKEN, BOMB), 9)
+        await asyncio.sleep(1)
+        world.worker.step()
+        assert not answer.done()
+        world.worker.step()
+        assert rows(await answer) == [(ErrorCode.MESSAGE_TOO_LARGE, -1), (ErrorCode.NONE, QUICK_RECORDS + 1)]
+
+    simulate(run)
+
+
+async def end_offset(client: WireClient) -> int:
+    topic = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+    response = await client.request(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), 7)
+    offset: int = response.topics[0].partitions[0].offset
+    return offset
+
+
+def test_who_wants_no_answer_gets_none_and_is_appended_all_the_same() -> None:
+    async def run(world: World) -> None:
+        client, other = await world.connect(), await world.connect()
+        client.send(produce(MANY, acks=0), 9, expect_answer=False)
+        following = client.send(produce(SMALL), 9)
+        await asyncio.sleep(1)
+        assert await end_offset(other) == 0
+        world.worker.step()
+        assert rows(await following) == [(ErrorCode.NONE, QUICK_RECORDS + 1)]
+        client.send(produce(MANY, acks=0), 9, expect_answer=False)
+        await asyncio.sleep(1)
+        client.close()
+        await asyncio.sleep(1)
+        world.worker.step()
+        assert await end_offset(other) == 2 * QUICK_RECORDS + 3, "it was received whole before the client went away"
+
+    simulate(run)
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_told() -> None:
+    async def run(world: World) -> None:
+        from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+        client, other = await world.connect(), await world.connect()
+        answer = client.send(produce(MANY), 9)
+        await asyncio.sleep(1)
+        deletion = other.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), 6)
+        await asyncio.sleep(0.5)
+        world.worker.step()
+        assert rows(await answer)[0][0] in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        world.worker.close()
+        await deletion
+
+    simulate(run)
