@@ -39,6 +39,9 @@ SLOW_FRAME_BYTES_PER_S = 16 * 1024
 UNCOUNTED_FRAME_BYTES = 1 << 20
 """So much of a frame is read whatever others hold: what standard clients send at most by default (`max.request.size`)."""
 
+TURN_MS = 2
+"""How long requests of one connection are executed while others may wait; the one that is begun is finished."""
+
 HALF_CLOSED_GRACE_MS = 60_000
 """How long an answer may be owed to a client that has closed its writing side."""
 
@@ -211,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
     def _consume(self, buffer: memoryview, end: int) -> None:
         """Handle the whole frames in `buffer[:end]`; keep the rest."""
         position = 0
-        maximum = self._host.maximum_frame_bytes
+        maximum, turn_ends_ms = self._host.maximum_frame_bytes, self.last_active_ms + TURN_MS
         while end - position >= 4 and not self._blocked:  # noqa: PLR2004
             size = _LENGTH.unpack_from(buffer, position)[0]
             if not 0 < size <= maximum:
@@ -224,6 +227,8 @@ class Connection(asyncio.BufferedProtocol):
             if self.closed:
                 return
             position = stop
+            if position < end and self._host.now_ms() >= turn_ends_ms and not self._blocked:
+                self._end_turn()
         if position == end:
             return
         if self._blocked:
@@ -231,6 +236,11 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading()
         else:
             self._start_frame(buffer[position:end])
+
+    def _end_turn(self) -> None:
+        """Let other connections have theirs: held as if a request were parked, until the event loop comes round."""
+        self._parked_other = True
+        asyncio.get_running_loop().call_soon(self.begin)
 
     def _start_frame(self, received: memoryview) -> None:
         """Keep the beginning of a frame whose end has not arrived."""
@@ -342,8 +352,9 @@ class Connection(asyncio.BufferedProtocol):
                 pool.give(buffer)
 
     def begin(self) -> None:
-        """The broker serves now: execute what came meanwhile, and read on."""
+        """The broker serves now, or it is this connection's turn again: execute what came meanwhile, and read on."""
         self._parked_other = False
+        self.last_active_ms = self._host.now_ms()
         self._unblock()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import struct
 from collections.abc import Callable, Coroutine
@@ -289,6 +290,32 @@ def test_client_that_reads_nothing_stops_being_served() -> None:
         reader._transport.resume_reading()  # type: ignore[attr-defined]
         for number in range(100):
             assert (await answer(reader))[0] == number
+
+    simulate(run)
+
+
+def test_who_sends_much_at_once_lets_others_have_their_turn() -> None:
+    """And is executed whole, in order, and no parked request is overtaken by the next turn."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        other_reader, other_writer = await world.client()
+        other_writer.write(frame(ECHO, 0, b"first"))
+        await answer(other_reader)
+        world.host.now_ms = itertools.count(1_000_000).__next__  # A millisecond for each look at the clock.
+        requests = [frame(ECHO, number, b"%d" % number) for number in range(50)]
+        writer.write(b"".join(requests) + frame(PARK, 50, b"parked") + b"".join(requests))
+        other_writer.write(frame(ECHO, 1, b"other"))
+        assert await answer(other_reader) == (1, b"other")
+        assert 0 < world.dispatcher.executed.index(b"other") < 50
+        for number in range(50):
+            assert await answer(reader) == (number, b"%d" % number)
+        await asyncio.sleep(1)
+        assert world.dispatcher.executed[-1] == b"parked"
+        world.dispatcher.parked[0][1].complete(b"done")
+        assert await answer(reader) == (50, b"done")
+        for number in range(50):
+            assert await answer(reader) == (number, b"%d" % number)
 
     simulate(run)
 
