@@ -144,6 +144,10 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         """Make ready everything: the broker stops. Returns whether anything is ready to be taken."""
         for key in list(self._watchers):
             self.release(key)
+        # What has no key left to watch waits for its deadline.
+        for members in list(self._buckets.values()):
+            for operation in list(members.values()):
+                self._make_ready(operation)
         return bool(self._ready)
 
     def expire(self, now_ms: int) -> bool:

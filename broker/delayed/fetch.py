@@ -152,13 +152,17 @@ class FetchReader:
             answer.current_leader = LeaderIdAndEpoch(leader_id=partition.leader_id, leader_epoch=partition.leader_epoch)
         return answer
 
-    def available_bytes(self, targets: Iterable[FetchTarget], rules: FetchRules) -> int | None:
-        """About how many bytes a read would find, counting no further than `minimum_bytes`; None when it would meet an error."""
+    def available_bytes(self, targets: Iterable[FetchTarget], rules: FetchRules, *, found: int) -> int | None:
+        """About how many bytes a read would find, counting no further than `minimum_bytes`; None when it would meet an error.
+
+        `found` is how many of the partitions were there when the wait began: one that is gone is an error, one that never was is none.
+        """
         total = 0
         for target in targets:
             partition = self.find(target, rules)
             if isinstance(partition, ErrorCode):
                 continue
+            found -= 1
             log = partition.log
             if partition.check_leadership(target.current_leader_epoch if target.current_leader_epoch >= 0 else -1) != ErrorCode.NONE:
                 return None
@@ -168,8 +172,8 @@ class FetchReader:
             if target.fetch_offset < end_offset:
                 total += log.bytes_between(max(target.fetch_offset, log.log_start_offset), end_offset, target.maximum_bytes)
                 if total >= rules.minimum_bytes:
-                    break
-        return total
+                    return total
+        return total if found <= 0 else None
 
     def high_watermark_of(self, target: FetchTarget, rules: FetchRules) -> tuple[TopicPartition, int] | None:
         """The key of a target and its high watermark, None where there is nothing to wait for."""
@@ -185,7 +189,7 @@ class FetchReader:
 class DelayedFetch(DelayedRequest):
     """A fetch that waits for `minimum_bytes` or its deadline."""
 
-    __slots__ = ("_deadline_ms", "_plan", "_reader", "_replicas", "_rules", "_targets", "pending")
+    __slots__ = ("_deadline_ms", "_found", "_plan", "_reader", "_replicas", "_rules", "_targets", "pending")
 
     def __init__(
         self,
@@ -203,6 +207,7 @@ class DelayedFetch(DelayedRequest):
         self._targets = targets
         self._rules = rules
         self._deadline_ms = deadline_ms
+        self._found = 0
         self.pending: Pending[FetchResponse] = Pending()
         self.pending.on_abandoned = self._forget
 
@@ -216,7 +221,7 @@ class DelayedFetch(DelayedRequest):
 
     def try_complete(self) -> bool:
         """Read and answer when enough is there, or when a read would meet an error."""
-        available = self._reader.available_bytes(self._targets, self._rules)
+        available = self._reader.available_bytes(self._targets, self._rules, found=self._found)
         if available is not None and available < self._rules.minimum_bytes:
             return False
         self.complete_late()
@@ -234,7 +239,9 @@ class DelayedFetch(DelayedRequest):
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """One more record than now, of each partition."""
         found = (self._reader.high_watermark_of(target, self._rules) for target in self._targets)
-        return [(entry[0], entry[1] + 1) for entry in found if entry is not None]
+        wanted = [(entry[0], entry[1] + 1) for entry in found if entry is not None]
+        self._found = len(wanted)
+        return wanted
 
 
 def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> FetchResponse:

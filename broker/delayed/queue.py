@@ -63,6 +63,7 @@ class DelayedQueue:
         self._clock = clock
         self._loop = loop
         self._scheduled = False
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
@@ -71,9 +72,9 @@ class DelayedQueue:
         return len(self._purgatory)
 
     def watch(self, request: DelayedRequest) -> bool:
-        """Park a request whose condition doesn't hold. Returns False, and parks nothing, where too many wait already."""
+        """Park a request whose condition doesn't hold. Returns False, and parks nothing, where too many wait already, or at a stop."""
         thresholds = list(request.thresholds())
-        if not all(self._purgatory.has_room(key) for key, _ in thresholds):
+        if self._closed or not all(self._purgatory.has_room(key) for key, _ in thresholds):
             return False
         self._purgatory.watch(request, thresholds, request.deadline_ms)
         self._set_timer()
@@ -94,7 +95,8 @@ class DelayedQueue:
         self._purgatory.remove(request)
 
     def close(self) -> None:
-        """Answer everything with what there is."""
+        """Answer everything with what there is, and let nothing wait any more: an answer may set free the next request of its client."""
+        self._closed = True
         self._purgatory.release_all()
         for operation in self._purgatory.take_ready():
             request = cast("DelayedRequest", operation)

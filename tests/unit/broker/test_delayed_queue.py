@@ -105,3 +105,18 @@ def test_the_timer_is_set_anew_after_a_failure() -> None:
 
     run_simulation(main, 1)
     assert outcomes == ["early closed", "later answered late"]
+
+
+def test_a_closed_queue_parks_nothing() -> None:
+    """An answer that is given at a stop lets the next request of its connection be executed, and nobody would wake that one."""
+    outcomes: list[str] = []
+
+    async def main(loop: SimulatedLoop) -> int:
+        queue = DelayedQueue(SimulatedClock(loop), loop, maximum_per_key=10, on_bug=lambda _request, _error: None)
+        assert queue.watch(Waiting("first", outcomes, 1000))
+        queue.close()
+        assert not queue.watch(Waiting("second", outcomes, 1000))
+        return len(queue)
+
+    assert run_simulation(main, 1) == 0
+    assert outcomes == ["first answered late"]

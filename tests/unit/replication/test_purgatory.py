@@ -48,6 +48,17 @@ def test_release_makes_ready_in_order_of_arrival() -> None:
     assert purgatory.take_ready() == operations
 
 
+def test_all_are_released_also_one_that_waits_for_its_deadline_only() -> None:
+    """What it waited for may be gone, so that no key is left to watch."""
+    purgatory, keyed, keyless = make(), DelayedOperation(), DelayedOperation()
+    purgatory.watch(keyless, [], deadline_ms=1000)
+    purgatory.watch(keyed, [("a", 1)], deadline_ms=2000)
+    assert purgatory.release_all()
+    assert set(purgatory.take_ready()) == {keyed, keyless}
+    assert len(purgatory) == 0
+    assert purgatory.next_deadline_ms() is None
+
+
 def test_deadline_is_never_early_and_at_most_a_bucket_late() -> None:
     purgatory, operation = make(), DelayedOperation()
     purgatory.watch(operation, [("a", 1)], deadline_ms=1003)
