@@ -105,6 +105,19 @@ def test_partitions_are_never_taken_away(go: FranzGo, topic: str, count: int, er
     assert len(go.offsets(topic)) == 3
 
 
+def test_partitions_are_described_a_few_at_a_time(go: FranzGo) -> None:
+    """DescribeTopicPartitions with a limit answers a cursor, where the next request goes on."""
+    topic = f"described-{uuid.uuid4().hex[:8]}"
+    made = go.one("create-topic", topic=topic, count=7)
+    told = go.run("describe-partitions", topic=topic, count=3)
+    assert [[row["partition"] for row in line["partitions"]] for line in told] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert {(line["topic"], line["id"], line["error"]) for line in told} == {(topic, made["id"], "")}
+    rows = [row for line in told for row in line["partitions"]]
+    assert all((row["leader"], row["replicas"], row["isr"], row["error"]) == (NODE_ID, [NODE_ID], [NODE_ID], "") for row in rows)
+    [unknown] = go.run("describe-partitions", topic="no-such-topic")
+    assert unknown["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
 def test_the_cluster_is_described(go: FranzGo, broker: LowtideProcess) -> None:
     told, known = go.one("describe-cluster"), go.run("metadata")[0]
     host, _, port = broker.bootstrap.partition(":")
