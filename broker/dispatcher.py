@@ -154,11 +154,11 @@ class Dispatcher:
             pending: Pending[Any] = Pending()
 
             async def run() -> None:
-                response = None
                 try:
-                    response = await handle_later(request, context)
-                finally:
-                    pending.complete(response)
+                    pending.complete(await handle_later(request, context))
+                except BaseException:
+                    pending.fail()  # Also when the answer was there and had no bytes: its client would wait for ever.
+                    raise
 
             self._spawn(run(), name=f"{spec.key.name} of {context.connection.peer}")
             return pending

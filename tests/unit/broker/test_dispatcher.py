@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.api_versions import ApiVersionsResponse
 from lowtide.protocol.messages.metadata import MetadataResponse
+from lowtide.runtime.tasks import TaskRegistry
 
 
 def make(*keys: ApiKey, maximum: dict[ApiKey, int] | None = None) -> Dispatcher:
@@ -103,3 +106,30 @@ def test_a_response_that_is_given_again_has_the_same_bytes_and_another_has_its_o
         for correlation_id in (1, 2):
             check(number, held, correlation_id)
         check(-number, response(-number), 3)
+
+
+async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_cannot_be_sent() -> None:
+    """It would wait for ever otherwise, and with it all that its client has asked since; the bug is told all the same."""
+    failed: list[BaseException] = []
+    tasks = TaskRegistry(lambda _name, error: failed.append(error))
+    dispatcher = Dispatcher(spawn=tasks.spawn, maximum_versions={})
+
+    async def later(request: Any, _context: Any) -> Any:
+        return request
+
+    dispatcher.register([HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=later)])
+    route = dispatcher.routes[ApiKey.DELETE_TOPICS, 6]
+    assert route is not None
+    pending = route.handle("not a response", SimpleNamespace(connection=SimpleNamespace(peer="somebody")))
+    told: list[Any] = []
+
+    def send(response: Any) -> None:
+        if response is not None:
+            route.write(7, response)
+        told.append(response)
+
+    pending.listen(send)
+    while len(tasks):
+        await asyncio.sleep(0)
+    assert told == [None]
+    assert len(failed) == 1
