@@ -122,9 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         if reason is not None:
             self.close(reason)
         elif not self._host.serving:
-            # Held as if a request were parked. Pausing alone is not enough: uvloop begins to read whatever is said in this callback.
+            # Held as if a request were parked. What comes first pauses the reading; here uvloop would not hear of it, and begin to read.
             self._parked_other = True
-            self._pause_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the partial frame, else the buffer that all connections share."""

@@ -14,7 +14,7 @@ import pytest
 from lowtide.broker.connection import HALF_CLOSED_GRACE_MS, PARKED_PRODUCE_LIMIT
 from lowtide.broker.dispatcher import Route, Routes
 from lowtide.broker.pending import Pending
-from lowtide.broker.server import ConnectionHost, Server
+from lowtide.broker.server import SCRATCH_BYTES, ConnectionHost, Server
 from lowtide.protocol.errors import ProtocolError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -334,9 +334,15 @@ def test_nothing_is_executed_before_the_broker_serves() -> None:
             writer.write(frame(ECHO, number, b"early"))
             await asyncio.sleep(0.1)
         assert world.dispatcher.executed == []
+        body = bytes(100_000)
+        for number in range(3, 40):
+            writer.write(frame(ECHO, number, body))
+            await asyncio.sleep(0.1)
+        (connection,) = world.host.connections
+        assert len(connection._backlog) <= SCRATCH_BYTES, "whoever sends on before the broker serves costs no memory"
         world.host.serve()
-        for number in range(3):
-            assert await answer(reader) == (number, b"early")
+        for number in range(40):
+            assert (await answer(reader))[0] == number
         writer.write(frame(ECHO, 9, b"late"))
         assert await answer(reader) == (9, b"late")
 
