@@ -192,10 +192,10 @@ def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[Any, s
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
     codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
-    encode, encode_parts = codec.encode, codec.encode_parts
-    if spec.answers_again:
-        encode = _remembering(encode, spec.answers_again)
     plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
+    if spec.sends_records:
+        return _records_writer(codec.encode_parts, flexible=flexible)
+    encode = _remembering(codec.encode, spec.answers_again) if spec.answers_again else codec.encode
 
     def write(correlation_id: int, response: Any) -> list[Part]:
         body = encode(response)
@@ -203,8 +203,14 @@ def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]
             return [tagged(len(body) + _FLEXIBLE_HEADER_BYTES, correlation_id, 0) + body]
         return [plain(len(body) + _PLAIN_HEADER_BYTES, correlation_id) + body]
 
+    return write
+
+
+def _records_writer(encode_parts: Callable[[Any], list[Any]], *, flexible: bool) -> Callable[[int, Any], list[Part]]:
+    plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
+
     def write_records(correlation_id: int, response: Any) -> list[Part]:
-        parts: list[Any] = encode_parts(response)
+        parts = encode_parts(response)
         size = sum(map(len, parts))
         if flexible:
             parts.insert(0, tagged(size + _FLEXIBLE_HEADER_BYTES, correlation_id, 0))
@@ -212,7 +218,7 @@ def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]
             parts.insert(0, plain(size + _PLAIN_HEADER_BYTES, correlation_id))
         return parts
 
-    return write_records if spec.sends_records else write
+    return write_records
 
 
 def _remembering(encode: Callable[[Any], bytes], maximum: int) -> Callable[[Any], bytes]:

@@ -1,7 +1,7 @@
 """Codecs: from a message class and a version to functions that decode and encode it.
 
 `codec_for` gives the compiled codec, generated as straight-line Python from the construct tree of `schema.wire_form` on first use
-(about a millisecond) and kept. `reference_codec` gives the construct itself behind the same interface: slow, obviously right, and the
+(about a millisecond each) and kept. `reference_codec` gives the construct itself behind the same interface: slow, obviously right, and the
 oracle of the property tests. Both accept the same bytes, give equal values, and write the same bytes.
 
 Not here: which API has which message (`api_keys.py`), headers (`headers.py`), the length before a frame (`framing.py`).
@@ -11,7 +11,6 @@ Why not construct's own `.compile()`: it is some four times slower and accepts t
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import construct
@@ -23,16 +22,21 @@ from lowtide.protocol.schema import ApiMessage, wire_form
 from lowtide.protocol.source_writer import SourceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from lowtide.protocol.primitives import Buffer, RecordsLike
+    from lowtide.protocol.primitives import Buffer, Entity, RecordsLike
 
 M = TypeVar("M", bound=ApiMessage)
 
+_FUNCTIONS = ("decode", "encode", "encode_parts")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Codec(Generic[M]):
-    """One message at one version. The three functions are plain attributes, so that a caller may keep one of them."""
+    """One message at one version.
+
+    Each function is made when it is first asked for, for a broker reads requests and writes responses, and seldom the reverse. It is then
+    a plain attribute, so that a caller may keep it.
+    """
 
     version: int
 
@@ -49,8 +53,18 @@ class Codec(Generic[M]):
     encode_parts: Callable[[M], list[RecordsLike]]
     """As `encode`, in parts that follow each other; records that aren't empty are a part of their own, the very object given."""
 
-    source: str
-    """The generated Python, for people; empty for the reference."""
+    def __init__(self, version: int, makers: Mapping[str, Callable[[], Any]]) -> None:
+        """`makers` make `decode`, `encode` and `encode_parts`."""
+        self.version = version
+        self._makers = makers
+
+    def __getattr__(self, name: str) -> Any:
+        maker = self.__dict__.get("_makers", {}).get(name)
+        if maker is None:
+            message = f"a codec has no {name}"
+            raise AttributeError(message)
+        function = self.__dict__[name] = maker()
+        return function
 
 
 def codec_for(message: type[M], version: int) -> Codec[M]:
@@ -65,22 +79,30 @@ def codec_for(message: type[M], version: int) -> Codec[M]:
 def _compiled(message: type[M], version: int) -> Codec[M]:
     entity = wire_form(message, version)
     label = f"{message.__name__} v{version}"
-    decoder, encoder, parts = SourceWriter(), SourceWriter(), SourceWriter()
-    DecoderSource(decoder, entity, label)
-    EncoderSource(encoder, entity, in_parts=False)
-    EncoderSource(parts, entity, in_parts=True)
-    return Codec(
-        version=version,
-        decode=_load(decoder, "decode", label),
-        encode=_load(encoder, "encode", label),
-        encode_parts=_load(parts, "encode_parts", label),
-        source="\n".join(writer.source() for writer in (decoder, encoder, parts)),
-    )
+
+    makers = {function: functools.partial(_load, entity, function, label) for function in _FUNCTIONS}
+    return Codec(version, makers)
 
 
-def _load(writer: SourceWriter, function: str, label: str) -> Any:
+def _load(entity: Entity, function: str, label: str) -> Any:
+    writer = _written(entity, function, label)
     exec(compile(writer.source(), f"<{function} {label}>", "exec"), writer.names)  # noqa: S102 our own source, from our own declarations
     return writer.names[function]
+
+
+def _written(entity: Entity, function: str, label: str) -> SourceWriter:
+    writer = SourceWriter()
+    if function == "decode":
+        DecoderSource(writer, entity, label)
+    else:
+        EncoderSource(writer, entity, in_parts=function == "encode_parts")
+    return writer
+
+
+def generated_source(message: type[M], version: int) -> str:
+    """The generated Python of all three functions, for people."""
+    entity, label = wire_form(message, version), f"{message.__name__} v{version}"
+    return "\n".join(_written(entity, function, label).source() for function in _FUNCTIONS)
 
 
 def reference_codec(message: type[M], version: int) -> Codec[M]:
@@ -104,4 +126,9 @@ def reference_codec(message: type[M], version: int) -> Codec[M]:
     def encode(message: M) -> bytes:
         return entity.build(message)
 
-    return Codec(version=version, decode=decode, encode=encode, encode_parts=lambda message: [encode(message)], source="")
+    made = {"decode": decode, "encode": encode, "encode_parts": lambda message: [encode(message)]}
+    return Codec(version, {name: functools.partial(_itself, function) for name, function in made.items()})
+
+
+def _itself(function: Any) -> Any:
+    return function

@@ -22,6 +22,7 @@ This module knows nothing of single APIs, and reads no bytes itself.
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, Union
@@ -32,6 +33,8 @@ import msgspec
 from lowtide.protocol.primitives import Blob, CountedArray, Entity, NullableEntity, RecordsLike, TaggedField, TaggedFields, Text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lowtide.protocol.primitives import AnyConstruct
 
 _VERSION_MAX = 32_767
@@ -160,8 +163,9 @@ class _Field:
         return entity if self.tagged is not None or not nullable else NullableEntity(entity.make, entity.fields, entity.tags)
 
 
-def _defaults(message: type[Message]) -> dict[str, object]:
-    """Field name to the value of a field that isn't given; a required field is left out."""
+@functools.cache
+def _defaults(message: type[Message]) -> Mapping[str, object]:
+    """Field name to the value of a field that isn't given; a required field is left out. To be read only: all versions share it."""
     defaults: dict[str, object] = {}
     for field in msgspec.structs.fields(message):
         if field.default is not msgspec.NODEFAULT:
@@ -171,8 +175,13 @@ def _defaults(message: type[Message]) -> dict[str, object]:
     return defaults
 
 
+@functools.cache
+def _hints(message: type[Message]) -> Mapping[str, object]:
+    return typing.get_type_hints(message, include_extras=True)
+
+
 def _entity(message: type[Message], version: int, *, flexible: bool) -> Entity:
-    hints = typing.get_type_hints(message, include_extras=True)
+    hints = _hints(message)
     defaults = _defaults(message)
     fields: list[tuple[str, AnyConstruct]] = []
     tags: list[TaggedField] = []
