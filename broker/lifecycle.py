@@ -257,6 +257,8 @@ class Broker:
         if self._session is not None:
             await self._session.close()
         await self._tasks.cancel_all()
+        if self.replicas is not None:
+            self.replicas.leave()
         if self._log_manager is not None:
             if clean:
                 await self._log_manager_closed(self._log_manager)

@@ -182,6 +182,10 @@ class ReplicaManager:
         for queue in (self.fetches, self.flushes, self.deletes):
             queue.close()
 
+    def leave(self) -> None:
+        """Serve no partition any more: the logs are being closed, and what a worker brings from now on finds none to append to."""
+        self.partitions.clear()
+
     def _host(self, topic: TopicImage, index: int, state: PartitionImage) -> None:
         """Have the partition here as the metadata say."""
         current = self.image.topics.get(topic.name) if self.image is not None else None

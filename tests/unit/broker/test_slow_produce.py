@@ -56,9 +56,11 @@ class World:
         self.loop = loop
         self.worker = SteppedWorker()
         self.clock = SimulatedClock(loop)
+        self.filesystem = MemoryFileSystem(random.Random(1))
+        self.broker: Broker | None = None
 
     async def start(self) -> None:
-        loop, filesystem, disk = self.loop, MemoryFileSystem(random.Random(1)), MemoryDisk()
+        loop, filesystem, disk = self.loop, self.filesystem, MemoryDisk()
 
         async def open_store(_directory: str) -> MemoryStore:
             return MemoryStore(disk, clock=self.clock, random=random.Random(2), loop=loop)
@@ -73,7 +75,7 @@ class World:
             open_store=open_store,
         )
         config = load_config(settings={"log.dirs": "/data", "listeners": f"PLAINTEXT://{HOST}:{PORT}"})
-        broker = Broker(config, ports, quiet_logger(logging.CRITICAL))
+        broker = self.broker = Broker(config, ports, quiet_logger(logging.CRITICAL))
         started = loop.create_future()
 
         async def serve() -> None:
@@ -183,5 +185,26 @@ def test_a_topic_that_is_deleted_meanwhile_is_told() -> None:
         assert rows(await answer)[0][0] in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         world.worker.close()
         await deletion
+
+    simulate(run)
+
+
+def test_what_the_worker_brings_after_a_stop_is_not_appended() -> None:
+    """The logs were closed, and marked as stopped cleanly; somebody else may have the directory by now."""
+
+    async def run(world: World) -> None:
+        client = await world.connect()
+        await client.request(produce(SMALL), 9)
+        client.send(produce(MANY), 9, expect_answer=False)
+        await asyncio.sleep(1)
+        assert world.broker is not None
+        (log, *_) = (log for log in world.broker.log_manager.logs.values() if log.log_end_offset)
+        await world.broker.stop()
+        assert not world.worker.waiting, "a stop leaves nothing behind"
+        assert log.log_end_offset == 1
+        assert not log.offline
+        left = world.filesystem.listdir("/data")
+        assert ".kafka_cleanshutdown" in left
+        assert "lowtide-sync-failed" not in left
 
     simulate(run)
