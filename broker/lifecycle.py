@@ -27,6 +27,7 @@ from lowtide.broker.handlers.registry import handlers
 from lowtide.broker.loop_health import LoopHealth
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.server import ConnectionHost, Server
+from lowtide.broker.slices import run_in_slices
 from lowtide.broker.topics import TopicAdministrator
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.errors import InconsistentClusterError, SessionError
@@ -118,6 +119,7 @@ class Broker:
         self._host: ConnectionHost | None = None
         self._configs = BrokerConfigs(config)
         self._tick_timer: asyncio.TimerHandle | None = None
+        self._upkeep_runs = False
         self.loop_health: LoopHealth | None = None
         self.replicas: ReplicaManager | None = None
 
@@ -330,8 +332,14 @@ class Broker:
             self._fail(f"{self._store.failure}, the broker stops")
         if self.replicas is not None:
             self.replicas.tick()
-        self._log_manager.tick(self._ports.clock.wall_ms())
+        if not self._upkeep_runs:
+            self._upkeep_runs = True
+            steps = self._log_manager.due_work(self._ports.clock.wall_ms())
+            run_in_slices(self._ports.loop, self._ports.clock, steps, self._on_upkeep_done)
         self._tick_timer = self._ports.loop.call_later(_TICK_S, self._on_tick)
+
+    def _on_upkeep_done(self) -> None:
+        self._upkeep_runs = False
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from lowtide.broker.delayed.queue import DelayedQueue, DelayedRequest
+from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
@@ -29,9 +30,6 @@ from lowtide.storage.validator import ValidatedBatch
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that DeleteRecords must not touch (Kafka's `Topic.isInternal`)."""
-
-_SLICE_MS = 2
-"""How long one slice of metadata work may hold the loop."""
 
 
 class ReplicaManager:
@@ -280,15 +278,14 @@ class ReplicaManager:
     def _work_on(self) -> None:
         if not self._working:
             self._working = True
-            self._run_slice()
+            run_in_slices(self._loop, self._clock, self._steps(), self._on_worked)
 
-    def _run_slice(self) -> None:
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+    def _steps(self) -> Iterator[None]:
         while self._work:
             self._work.popleft()()
-            if self._clock.monotonic_ms() >= until_ms and self._work:
-                self._loop.call_soon(self._run_slice)
-                return
+            yield
+
+    def _on_worked(self) -> None:
         self._working = False
         self._tell_settled()
 

@@ -74,7 +74,7 @@ class Partition:
 
     def configure(self, config: LogConfig) -> None:
         """Take over a topic configuration: the log's, and the rules for what producers send."""
-        self.log.config = config
+        self.log.configure(config)
         self.rules = ValidationRules(
             max_message_bytes=config.max_message_bytes,
             timestamp_type="log_append" if config.message_timestamp_type == "LogAppendTime" else "create",

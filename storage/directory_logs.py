@@ -9,7 +9,7 @@ Source: Kafka's LogManager.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
@@ -27,6 +27,7 @@ from lowtide.storage.checkpoint import (
     encode_partition_metadata,
 )
 from lowtide.storage.directory_deletions import DeletionHooks, DirectoryDeletions, offline_error
+from lowtide.storage.directory_upkeep import DirectoryUpkeep, UpkeepParts
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.file_removal import FileRemoval
 from lowtide.storage.loader import LoadReport, create_log, load_log
@@ -76,19 +77,27 @@ class DirectoryLogs:
         self._listing = DirectoryListing(partitions={}, deleted=(), strays=())
         self._leftovers: list[TopicPartition] = []
         self._failed_to_open: str | None = None
-        self._export_is_stale = False
         self._stopped = False
         self._served = False
-        self._next_ms = dict.fromkeys(("recovery points", "high watermarks", "producers"), 0)
         self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._recovery_point_offsets)
         self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, self._high_watermark_offsets)
         listener = FlushListener(on_flushed=self._on_log_flushed, on_failure=self.fail)
         self._flusher = LogFlusher(ports.filesystem, ports.committer, ports.clock, listener)
         self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
+        upkeep = UpkeepParts(
+            logs=self.logs,
+            flusher=self._flusher,
+            removal=self._removal,
+            high_watermarks=self._high_watermarks,
+            recovery_points=self._recovery_points,
+            journal=lambda: self.journal,
+            is_served=self._is_served,
+        )
+        self._upkeep = DirectoryUpkeep(settings, upkeep)
         hooks = DeletionHooks(
             journal=lambda: self.journal,
             checkpoints=(self._recovery_points, self._high_watermarks),
-            on_forgotten=self._on_forgotten,
+            on_forgotten=self._upkeep.on_forgotten,
             on_failure=self.fail,
         )
         self._deletions = DirectoryDeletions(path, ports, self._removal, hooks)
@@ -157,11 +166,7 @@ class DirectoryLogs:
                 self.damaged[topic_partition] = error
         self._deletions.finish_interrupted([*listing.deleted, *leftovers], listing.partitions)
         now_ms = self._ports.clock.monotonic_ms()
-        self._next_ms = {
-            "recovery points": now_ms + self._settings.recovery_point_interval_ms,
-            "high watermarks": now_ms + self._settings.high_watermark_interval_ms,
-            "producers": now_ms + self._settings.producer_expiration_check_ms,
-        }
+        self._upkeep.begin(now_ms)
         self._served = True
 
     def _load_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
@@ -416,43 +421,19 @@ class DirectoryLogs:
 
     def flush(self, log: Log) -> None:
         """Begins to make a log durable, if there's something to do and nothing under way."""
-        if self.is_online and not self._stopped:
+        if self._is_served():
             self._flusher.flush(log)
 
-    def tick(self, wall_ms: int) -> None:
-        """Does what is due: flushes, checkpoints, removals, forgetting silent producers."""
-        if not self.is_online or self._stopped:
-            return
-        now_ms = self._ports.clock.monotonic_ms()
-        for log in list(self.logs.values()):
-            self._flusher.flush_due(log, now_ms)
-            self._removal.remove_segments(log.remove_below_start(), now_ms + log.config.file_delete_delay_ms)
-        self._removal.tick(now_ms)
-        if self._is_due("high watermarks", now_ms, self._settings.high_watermark_interval_ms):
-            self._high_watermarks.write()
-        if self._is_due("recovery points", now_ms, self._settings.recovery_point_interval_ms):
-            self._recovery_points.write()
-            if self._export_is_stale:
-                self._export_is_stale = False
-                self.journal.fold(self._on_folded)
-        if self._is_due("producers", now_ms, self._settings.producer_expiration_check_ms):
-            for log in self.logs.values():
-                log.producer_state.remove_expired(wall_ms)
+    def due_work(self, wall_ms: int) -> Iterator[None]:
+        """Does what is due, a step at a time: flushes, checkpoints, removals, forgetting silent producers."""
+        if self._is_served():
+            yield from self._upkeep.due(self._ports.clock.monotonic_ms(), wall_ms)
 
-    def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
-        if now_ms < self._next_ms[what]:
-            return False
-        self._next_ms[what] = now_ms + interval_ms
-        return True
+    def _is_served(self) -> bool:
+        return self.is_online and not self._stopped
 
     def _on_log_flushed(self, log: Log) -> None:
         self.on_flushed(log)
-
-    def _on_forgotten(self) -> None:
-        self._export_is_stale = True
-
-    def _on_folded(self, error: OSError | None) -> None:
-        self._export_is_stale |= error is not None
 
     def _checkpoint(self, name: str, offsets: Callable[[], Mapping[TopicPartition, Offset]]) -> OffsetCheckpoint:
         return OffsetCheckpoint(self._filesystem, self._ports.committer, f"{self.path}/{name}", offsets, self.fail)

@@ -16,16 +16,14 @@ import contextlib
 from struct import Struct
 from typing import Final
 
-import msgspec
-
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_control_record
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import File, FileSystem
+from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import DISK_FULL, storage_error
 from lowtide.storage.file_slice import FileSlice, SliceToken
-from lowtide.storage.leader_epochs import LeaderEpochs
+from lowtide.storage.log_parts import LogParts
 from lowtide.storage.log_sync import LogSync
 from lowtide.storage.log_values import (
     NOTHING_READ,
@@ -37,11 +35,10 @@ from lowtide.storage.log_values import (
     Truncation,
 )
 from lowtide.storage.offsets import LogOffsets
-from lowtide.storage.producer_state import ACCEPTED, Accepted, Duplicate, ProducerStateManager
+from lowtide.storage.producer_state import ACCEPTED, Accepted, Duplicate
 from lowtide.storage.segment import CONTROL_BYTES_MAX, Segment
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.segment_list import SegmentList
-from lowtide.storage.snapshots import ProducerSnapshots
 from lowtide.storage.stored_batches import StoredBatch, split_stored_batches
 from lowtide.storage.timestamps import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
 from lowtide.storage.validator import ValidatedBatch
@@ -67,23 +64,12 @@ _PREFIX: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 
 
-class LogParts(msgspec.Struct):
-    """What a log is made of when it is opened."""
-
-    filesystem: FileSystem
-    directory: str
-    segments: list[Segment]
-    leader_epochs: LeaderEpochs
-    producer_state: ProducerStateManager
-    snapshots: ProducerSnapshots
-    cache: SegmentCache
-
-
 class Log(LogOffsets):
     """One partition's log. Its offsets are attributes (see `LogOffsets`).
 
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
     `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was mended after an unclean stop.
+    `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with whoever carries that out.
     """
 
     __slots__ = (
@@ -92,6 +78,7 @@ class Log(LogOffsets):
         "_segments",
         "_snapshots",
         "_sync",
+        "attention",
         "config",
         "directory",
         "disk_full",
@@ -120,6 +107,7 @@ class Log(LogOffsets):
         self.offline = False
         self.disk_full = False
         self.flush_wanted = False
+        self.attention: dict[Log, None] = {}
         self._filesystem = parts.filesystem
         self._segments = SegmentList(parts.segments, parts.cache)
         self._snapshots = parts.snapshots
@@ -140,6 +128,12 @@ class Log(LogOffsets):
     def flush_is_due(self) -> bool:
         """Whether as many records as `flush.messages` says aren't known to be on disk."""
         return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    def configure(self, config: LogConfig) -> None:
+        """Takes over a configuration."""
+        self.config = config
+        if config.asks_for_flushes:
+            self.attention[self] = None
 
     # Appending
 
@@ -278,6 +272,7 @@ class Log(LogOffsets):
         self._segments.append(new)
         self._sync.note_written(written)
         self.flush_wanted = True
+        self.attention[self] = None
         return new
 
     def _create_segment(self, base_offset: Offset, now_ms: int) -> Segment:

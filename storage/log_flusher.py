@@ -44,6 +44,8 @@ class LogFlusher:
         self._flushed_ms: dict[Log, int] = {}
         self._new: set[Log] = set()
         self._under_way: set[Log] = set()
+        self._attention: dict[Log, None] = {}
+        """Logs that may fall due: a segment was closed, or time alone can make it so. All others need no looking after."""
         self._waiting: dict[Log, None] = {}
         """Logs whose turn comes when others are done, in the order in which they fell due."""
         self._stopped = False
@@ -51,6 +53,9 @@ class LogFlusher:
     def add(self, log: Log, *, is_new: bool) -> None:
         """Looks after a log. `is_new` says that the file with its topic id was written just now."""
         self._flushed_ms[log] = self._clock.monotonic_ms()
+        log.attention = self._attention
+        if log.flush_wanted or log.config.asks_for_flushes:
+            self._attention[log] = None
         if is_new:
             self._new.add(log)
 
@@ -59,6 +64,8 @@ class LogFlusher:
         self._flushed_ms.pop(log, None)
         self._new.discard(log)
         self._waiting.pop(log, None)
+        log.attention = {}
+        self._attention.pop(log, None)
 
     def stop(self) -> None:
         """Begins nothing more; what is under way is still answered."""
@@ -80,6 +87,7 @@ class LogFlusher:
         except StorageError as error:
             if error.is_disk_full:
                 log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
+                log.attention[log] = None
             else:
                 self._fail(error)
             return
@@ -88,11 +96,17 @@ class LogFlusher:
             self._under_way.add(log)
             self._committer.submit(barrier, partial(self._on_done, log, log.log_end_offset))
 
+    def logs_to_look_at(self) -> list[Log]:
+        """The logs for which `flush_due` may have something to do, or that have closed a segment since it was last called."""
+        return list(self._attention)
+
     def flush_due(self, log: Log, now_ms: int) -> None:
         """Flushes a log if a segment was rolled, or by `flush.messages` or `flush.ms`."""
         unflushed, config = log.log_end_offset - log.recovery_point, log.config
         if log.flush_wanted or unflushed >= config.flush_messages or (unflushed and now_ms - self._flushed_ms[log] >= config.flush_ms):
             self.flush(log)
+        if not log.flush_wanted and not config.asks_for_flushes:
+            self._attention.pop(log, None)
 
     def flush_now(self, log: Log) -> None:
         """Makes a log durable at once. For start code. Errors: OSError, StorageError."""

@@ -11,7 +11,7 @@ Source: Kafka's LogManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
@@ -339,10 +339,13 @@ class LogManager:
 
     # Due work and failure
 
-    def tick(self, wall_ms: int) -> None:
-        """Does what is due, on the order of once a second: flushes by time, checkpoints, removal of files, forgetting silent producers."""
+    def due_work(self, wall_ms: int) -> Iterator[None]:
+        """Does what is due, a step at a time: flushes by time, checkpoints, removal of files, forgetting silent producers.
+
+        To be begun on the order of once a second, and always to be taken to its end. A step takes well below a millisecond.
+        """
         for directory in self._directories.values():
-            directory.tick(wall_ms)
+            yield from directory.due_work(wall_ms)
 
     def flush(self, log: Log) -> None:
         """Begins to sync the log, if there is something to sync and nothing under way."""

@@ -38,6 +38,11 @@ class LogConfig:
     retention_bytes: int = -1
     min_insync_replicas: int = 1
 
+    @property
+    def asks_for_flushes(self) -> bool:
+        """Whether records are to be made durable after some time, or some number of them, and not just when a segment is closed."""
+        return self.flush_messages != _NEVER or self.flush_ms != _NEVER
+
 
 class AppendedBatch(msgspec.Struct, gc=False):
     """A batch that is in the log. `last_offset` is inclusive; `duplicate` says that it has been there before (KIP-98)."""

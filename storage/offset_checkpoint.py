@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.checkpoint import TEMPORARY_SUFFIX, encode_offsets, parent_directory, staged_checkpoint
+from lowtide.storage.checkpoint import TEMPORARY_SUFFIX, encode_offsets, offset_checkpoint_pieces, parent_directory, staged_checkpoint
 from lowtide.storage.errors import DISK_FULL
 
 OnWritten: TypeAlias = Callable[[OSError | None], None]
@@ -44,10 +44,20 @@ class OffsetCheckpoint:
         self._stopping = False
         self._waiting: list[OnWritten] = []
 
-    def write(self) -> None:
-        """Begins a new version if there's something new and none is under way."""
-        if not self._under_way:
-            self._begin([])
+    def write(self) -> Iterator[None]:
+        """Begins a new version if there's something new and none is under way. Made a step at a time, of what is true at the first."""
+        if self._under_way or self._stopping:
+            return
+        self._under_way = True
+        pieces = []
+        for piece in offset_checkpoint_pieces(self._offsets()):
+            pieces.append(piece)
+            yield
+        self._under_way = False
+        if self._waiting:  # They want what is true by now.
+            self._begin_for_waiting()
+        elif not self._stopping:
+            self._begin(b"".join(pieces), [])
 
     def write_and_tell(self, on_written: OnWritten) -> None:
         """Has the file hold what is true now, or not exist, and the names of its folder durable. `on_written` is called later, once."""
@@ -73,10 +83,9 @@ class OffsetCheckpoint:
 
     def _begin_for_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._begin(waiting)
+        self._begin(encode_offsets(self._offsets()), waiting)
 
-    def _begin(self, waiting: list[OnWritten]) -> None:
-        content = encode_offsets(self._offsets())
+    def _begin(self, content: bytes, waiting: list[OnWritten]) -> None:
         barrier: Barrier | None = None
         if content != self._written:
             try:

@@ -47,6 +47,7 @@ class FakeLog:
 
     def __init__(self, error: StorageError | None = None) -> None:
         self.flush_wanted = True
+        self.attention: dict[FakeLog, None] = {}
         self.flush_is_due = False
         self.barriers = 0
         self.flushed = 0

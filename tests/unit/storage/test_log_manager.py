@@ -27,6 +27,7 @@ from lowtide.storage.checkpoint import (
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
+    ROWS_PER_STEP,
     decode_clean_shutdown,
     decode_offsets,
     encode_offsets,
@@ -34,7 +35,8 @@ from lowtide.storage.checkpoint import (
 )
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log_manager import LogManager, LogManagerSettings
+from lowtide.storage.log_flusher import LogFlusher
+from lowtide.storage.log_manager import KnownTopic, LogManager, LogManagerSettings
 from lowtide.storage.log_start import journal_path
 from lowtide.storage.log_start_format import JOURNAL_NAME
 from lowtide.storage.validator import ValidatedBatch, ValidationRules, validate_produce
@@ -174,9 +176,13 @@ class World:
     def delete_to(self, *items: tuple[TopicPartition, int], name: Any = "trimmed") -> None:
         self.manager.accept_log_start([(self.manager.logs[key], offset) for key, offset in items], partial(self.note, name))
 
+    def work(self, wall_ms: int) -> None:
+        for _step in self.manager.due_work(wall_ms):
+            pass
+
     def tick(self, later_ms: int = 0) -> None:
         self.clock.now_ms += later_ms
-        self.manager.tick(self.clock.wall_ms())
+        self.work(self.clock.wall_ms())
         self.run()
 
     def names(self, folder: str) -> list[str]:
@@ -729,7 +735,7 @@ def test_a_deletion_waits_for_a_checkpoint_that_is_under_way() -> None:
     world = World()
     append(world.create(A0, B0)[0], 2)
     world.clock.now_ms += 60_000
-    world.manager.tick(0)
+    world.work(0)
     assert len(world.committers[ONE].waiting) == 2, "both checkpoints"
     world.manager.delete_logs([A0], partial(world.note, "deleted"))
     world.worker.step()
@@ -905,8 +911,8 @@ def test_checkpoints_are_written_when_due_and_only_if_something_changed() -> Non
 def test_logs_are_flushed_by_time_by_count_and_after_a_roll() -> None:
     world = World()
     by_time, by_count, rolled = world.create(A0, A1, B0)
-    by_time.config = LogConfig(flush_ms=500)
-    by_count.config = LogConfig(flush_messages=10)
+    by_time.configure(LogConfig(flush_ms=500))
+    by_count.configure(LogConfig(flush_messages=10))
     for log in (by_time, by_count):
         append(log)
     append(rolled, 3)
@@ -924,10 +930,101 @@ def test_logs_are_flushed_by_time_by_count_and_after_a_roll() -> None:
     assert world.manager.logs[A1].log_end_offset == 10
 
 
+def test_logs_of_which_nothing_can_fall_due_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand of them cost nothing while nothing happens; one that was looked after is left alone again."""
+    looked_at: list[Log] = []
+    flush_due = LogFlusher.flush_due
+
+    def spied(flusher: LogFlusher, log: Log, now_ms: int) -> None:
+        looked_at.append(log)
+        flush_due(flusher, log, now_ms)
+
+    monkeypatch.setattr(LogFlusher, "flush_due", spied)
+    world = World()
+    logs = world.create(*(TopicPartition("a", number) for number in range(20)))
+    for log in logs:
+        append(log)
+    world.tick(1)
+    assert not looked_at
+    append(logs[3], 2)  # This closes its segment.
+    logs[5].configure(LogConfig(flush_ms=60_000))
+    logs[7].configure(LogConfig(flush_messages=100))
+    for expected in ([3, 5, 7], [5, 7]):
+        looked_at.clear()
+        world.tick(1)
+        assert sorted(log.topic_partition.partition for log in looked_at) == expected
+    assert logs[3].recovery_point == 15
+    logs[5].configure(LogConfig())
+    world.manager.delete_logs([logs[7].topic_partition], partial(world.note, "deleted"))
+    world.tick(1)
+    looked_at.clear()
+    world.tick(1)
+    assert not looked_at
+    world.manager.close()
+    world.filesystem.crash_process()
+    world.start(topics={"a": KnownTopic(A, LogConfig(flush_ms=60_000))})
+    world.tick(1)
+    assert len(looked_at) == 19
+
+
+def test_due_work_of_many_logs_is_done_in_steps() -> None:
+    """And what changes between two of them isn't overlooked."""
+    world = World()
+    logs = world.create(*(TopicPartition("a", number) for number in range(3 * ROWS_PER_STEP + 1)))
+    for log in logs:
+        log.configure(LogConfig(flush_ms=1))
+        append(log)
+    world.clock.now_ms += 10_000
+    work = world.manager.due_work(world.clock.wall_ms())
+    flushed = []
+    for step, _ in enumerate(work):
+        if step == 0:
+            world.manager.delete_logs([logs[-1].topic_partition], partial(world.note, "deleted"))
+        world.run()
+        flushed.append(sum(log.recovery_point > 0 for log in logs))
+    assert len(flushed) > 2 * 3
+    assert flushed[0] == ROWS_PER_STEP
+    assert (flushed[-1], logs[-1].recovery_point) == (3 * ROWS_PER_STEP, 0)
+    world.run()
+    assert len(decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "")) == 3 * ROWS_PER_STEP
+
+
+def test_who_waits_for_a_checkpoint_that_is_being_made_gets_a_newer_one() -> None:
+    """A name may be used again only when no checkpoint on the disk knows it: what was true when the steps began isn't enough."""
+    world = World()
+    for log in world.create(A0, B0):
+        append(log)
+    world.clock.now_ms += 5000
+    work = world.manager.due_work(world.clock.wall_ms())
+    next(work)
+    world.manager.delete_logs([A0], partial(world.note, "deleted"))
+    world.run()
+    assert world.answers == []
+    for _step in work:
+        pass
+    world.run()
+    assert world.answers == ["deleted"]
+    assert decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "") == {B0: 5}
+
+
+def test_a_checkpoint_that_is_being_made_at_a_stop_is_not_begun() -> None:
+    world = World()
+    append(world.create(A0)[0])
+    world.clock.now_ms += 5000
+    work = world.manager.due_work(world.clock.wall_ms())
+    next(work)
+    world.manager.delete_logs([A0], partial(world.note, "deleted"))
+    world.run()
+    world.manager.close()
+    assert world.answers == [("deleted", errno.ESHUTDOWN)]
+    for _step in work:
+        pass
+
+
 def test_a_failed_flush_takes_the_directory_offline_and_nothing_is_tried_again() -> None:
     world = World()
     (log,) = world.create(A0)
-    log.config = LogConfig(flush_messages=1)
+    log.configure(LogConfig(flush_messages=1))
     append(log)
     world.filesystem.fail_next("sync", errno.EIO)
     world.manager.flush(log)
@@ -1069,7 +1166,7 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(later_ms=st.sampled_from([0, 1000, 5000, 60_000]))
     def time_goes_on(self, later_ms: int) -> None:
         self.world.clock.now_ms += later_ms
-        self.world.manager.tick(0)
+        self.world.work(0)
 
     @rule()
     def everything(self) -> None:

@@ -1,0 +1,24 @@
+"""What a log is made of when it is opened: by the loader from what a folder holds, or new."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.leader_epochs import LeaderEpochs
+from lowtide.storage.producer_state import ProducerStateManager
+from lowtide.storage.segment import Segment
+from lowtide.storage.segment_files import SegmentCache
+from lowtide.storage.snapshots import ProducerSnapshots
+
+
+class LogParts(msgspec.Struct):
+    """See the module."""
+
+    filesystem: FileSystem
+    directory: str
+    segments: list[Segment]
+    leader_epochs: LeaderEpochs
+    producer_state: ProducerStateManager
+    snapshots: ProducerSnapshots
+    cache: SegmentCache
