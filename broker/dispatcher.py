@@ -28,6 +28,8 @@ _API_VERSIONS_V0 = struct.Struct(">iihihhh")
 _PLAIN_HEADER_BYTES = 4
 _FLEXIBLE_HEADER_BYTES = 5
 _KEPT_BODY_BYTES = 16 * 1024
+_KEPT_BODIES_BYTES = 256 * 1024
+"""Of responses that are given again: the largest body that is kept, and all of them in one version of an API."""
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
@@ -224,16 +226,20 @@ def _records_writer(encode_parts: Callable[[Any], list[Any]], *, flexible: bool)
 def _remembering(encode: Callable[[Any], bytes], maximum: int) -> Callable[[Any], bytes]:
     """`encode` that knows the last responses again, by their identity: each is held here, so no other object has it."""
     kept: dict[int, tuple[Any, bytes]] = {}
+    kept_bytes = 0
 
     def encode_once(response: Any) -> bytes:
+        nonlocal kept_bytes
         known = kept.get(id(response))
         if known is not None:
             return known[1]
         body = encode(response)
         if len(body) <= _KEPT_BODY_BYTES:
-            if len(kept) >= maximum:
+            if len(kept) >= maximum or kept_bytes + len(body) > _KEPT_BODIES_BYTES:
                 kept.clear()
+                kept_bytes = 0
             kept[id(response)] = response, body
+            kept_bytes += len(body)
         return body
 
     return encode_once

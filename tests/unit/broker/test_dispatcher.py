@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from lowtide.broker.dispatcher import Dispatcher, HandlerSpec
@@ -106,6 +108,20 @@ def test_a_response_that_is_given_again_has_the_same_bytes_and_another_has_its_o
         for correlation_id in (1, 2):
             check(number, held, correlation_id)
         check(-number, response(-number), 3)
+
+
+def test_what_is_kept_of_responses_has_a_limit_in_bytes() -> None:
+    """Or a client that asks for everything, in every version, would have the broker keep sixty megabytes for nobody."""
+    dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
+    dispatcher.register([HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, answers_again=1000)])
+    route = dispatcher.routes[ApiKey.METADATA, 12]
+    assert route is not None
+    nobodys = MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=0, topics=[])
+    responses = [msgspec.structs.replace(nobodys, cluster_id="c" * 15_000, controller_id=number) for number in range(300)]
+    for response in responses:
+        route.write(1, response)
+    kept = sum(sys.getrefcount(response) > sys.getrefcount(nobodys) + 1 for response in responses)
+    assert 0 < kept * 15_000 <= 256 * 1024
 
 
 async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_cannot_be_sent() -> None:
