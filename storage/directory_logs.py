@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
@@ -79,8 +80,8 @@ class DirectoryLogs:
         self._failed_to_open: str | None = None
         self._stopped = False
         self._served = False
-        self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._recovery_point_offsets)
-        self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, self._high_watermark_offsets)
+        self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, attrgetter("recovery_point"), self._recovery_point_offsets)
+        self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, attrgetter("high_watermark"), self._high_watermark_offsets)
         listener = FlushListener(on_flushed=self._on_log_flushed, on_failure=self.fail)
         self._flusher = LogFlusher(ports.filesystem, ports.committer, ports.clock, listener)
         self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
@@ -435,8 +436,13 @@ class DirectoryLogs:
     def _on_log_flushed(self, log: Log) -> None:
         self.on_flushed(log)
 
-    def _checkpoint(self, name: str, offsets: Callable[[], Mapping[TopicPartition, Offset]]) -> OffsetCheckpoint:
-        return OffsetCheckpoint(self._filesystem, self._ports.committer, f"{self.path}/{name}", offsets, self.fail)
+    def _checkpoint(
+        self, name: str, offset_of: Callable[[Log], Offset], offsets: Callable[[], Mapping[TopicPartition, Offset]]
+    ) -> OffsetCheckpoint:
+        def values() -> list[Offset]:
+            return list(map(offset_of, self.logs.values()))
+
+        return OffsetCheckpoint(self._filesystem, self._ports.committer, f"{self.path}/{name}", offsets, values, self.fail)
 
     def _recovery_point_offsets(self) -> dict[TopicPartition, Offset]:
         return self._kept(self._old_recovery_points) | {key: log.recovery_point for key, log in self.logs.items()}

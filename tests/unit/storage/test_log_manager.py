@@ -27,7 +27,6 @@ from lowtide.storage.checkpoint import (
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
-    ROWS_PER_STEP,
     decode_clean_shutdown,
     decode_offsets,
     encode_offsets,
@@ -35,8 +34,7 @@ from lowtide.storage.checkpoint import (
 )
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log_flusher import LogFlusher
-from lowtide.storage.log_manager import KnownTopic, LogManager, LogManagerSettings
+from lowtide.storage.log_manager import LogManager, LogManagerSettings
 from lowtide.storage.log_start import journal_path
 from lowtide.storage.log_start_format import JOURNAL_NAME
 from lowtide.storage.validator import ValidatedBatch, ValidationRules, validate_produce
@@ -928,97 +926,6 @@ def test_logs_are_flushed_by_time_by_count_and_after_a_roll() -> None:
     world.filesystem.power_cut()
     world.start()
     assert world.manager.logs[A1].log_end_offset == 10
-
-
-def test_logs_of_which_nothing_can_fall_due_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand of them cost nothing while nothing happens; one that was looked after is left alone again."""
-    looked_at: list[Log] = []
-    flush_due = LogFlusher.flush_due
-
-    def spied(flusher: LogFlusher, log: Log, now_ms: int) -> None:
-        looked_at.append(log)
-        flush_due(flusher, log, now_ms)
-
-    monkeypatch.setattr(LogFlusher, "flush_due", spied)
-    world = World()
-    logs = world.create(*(TopicPartition("a", number) for number in range(20)))
-    for log in logs:
-        append(log)
-    world.tick(1)
-    assert not looked_at
-    append(logs[3], 2)  # This closes its segment.
-    logs[5].configure(LogConfig(flush_ms=60_000))
-    logs[7].configure(LogConfig(flush_messages=100))
-    for expected in ([3, 5, 7], [5, 7]):
-        looked_at.clear()
-        world.tick(1)
-        assert sorted(log.topic_partition.partition for log in looked_at) == expected
-    assert logs[3].recovery_point == 15
-    logs[5].configure(LogConfig())
-    world.manager.delete_logs([logs[7].topic_partition], partial(world.note, "deleted"))
-    world.tick(1)
-    looked_at.clear()
-    world.tick(1)
-    assert not looked_at
-    world.manager.close()
-    world.filesystem.crash_process()
-    world.start(topics={"a": KnownTopic(A, LogConfig(flush_ms=60_000))})
-    world.tick(1)
-    assert len(looked_at) == 19
-
-
-def test_due_work_of_many_logs_is_done_in_steps() -> None:
-    """And what changes between two of them isn't overlooked."""
-    world = World()
-    logs = world.create(*(TopicPartition("a", number) for number in range(3 * ROWS_PER_STEP + 1)))
-    for log in logs:
-        log.configure(LogConfig(flush_ms=1))
-        append(log)
-    world.clock.now_ms += 10_000
-    work = world.manager.due_work(world.clock.wall_ms())
-    flushed = []
-    for step, _ in enumerate(work):
-        if step == 0:
-            world.manager.delete_logs([logs[-1].topic_partition], partial(world.note, "deleted"))
-        world.run()
-        flushed.append(sum(log.recovery_point > 0 for log in logs))
-    assert len(flushed) > 2 * 3
-    assert flushed[0] == ROWS_PER_STEP
-    assert (flushed[-1], logs[-1].recovery_point) == (3 * ROWS_PER_STEP, 0)
-    world.run()
-    assert len(decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "")) == 3 * ROWS_PER_STEP
-
-
-def test_who_waits_for_a_checkpoint_that_is_being_made_gets_a_newer_one() -> None:
-    """A name may be used again only when no checkpoint on the disk knows it: what was true when the steps began isn't enough."""
-    world = World()
-    for log in world.create(A0, B0):
-        append(log)
-    world.clock.now_ms += 5000
-    work = world.manager.due_work(world.clock.wall_ms())
-    next(work)
-    world.manager.delete_logs([A0], partial(world.note, "deleted"))
-    world.run()
-    assert world.answers == []
-    for _step in work:
-        pass
-    world.run()
-    assert world.answers == ["deleted"]
-    assert decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "") == {B0: 5}
-
-
-def test_a_checkpoint_that_is_being_made_at_a_stop_is_not_begun() -> None:
-    world = World()
-    append(world.create(A0)[0])
-    world.clock.now_ms += 5000
-    work = world.manager.due_work(world.clock.wall_ms())
-    next(work)
-    world.manager.delete_logs([A0], partial(world.note, "deleted"))
-    world.run()
-    world.manager.close()
-    assert world.answers == [("deleted", errno.ESHUTDOWN)]
-    for _step in work:
-        pass
 
 
 def test_a_failed_flush_takes_the_directory_offline_and_nothing_is_tried_again() -> None:
