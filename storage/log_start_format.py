@@ -75,6 +75,7 @@ _FRAME_MARK = b"LSF1"
 _END_MARK = b"LSF."
 _FRAME_HEAD = struct.Struct(">4sIIQ")
 _COUNT_AND_SEQUENCE = struct.Struct(">IQ")
+_SEALED = struct.Struct(">IIQ")
 _ENTRY = struct.Struct(">16siq")
 FRAME_OVERHEAD = _FRAME_HEAD.size + len(_END_MARK)
 ENTRY_BYTES = _ENTRY.size
@@ -200,8 +201,8 @@ def salvage_frames(image: bytes) -> list[tuple[int, list[LogStartEntry]]]:
 
 
 def _sealed(count: int, sequence: int, body: bytes) -> bytes:
-    crc = crc32c(_END_MARK, crc32c(body, crc32c(_COUNT_AND_SEQUENCE.pack(count, sequence))))
-    return struct.pack(">IIQ", count, crc, sequence)
+    crc = crc32c(b"".join((_COUNT_AND_SEQUENCE.pack(count, sequence), body, _END_MARK)))
+    return _SEALED.pack(count, crc, sequence)
 
 
 def _frame_at(image: bytes, position: FilePosition) -> tuple[int, FilePosition, list[LogStartEntry]] | None:

@@ -170,8 +170,11 @@ class OsFile:
 
     def sync(self) -> None:
         descriptor = self._opened()
-        with _naming(self._path):
+        try:
             _sync_descriptor(descriptor.number)
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     def close(self) -> None:
         self._descriptor = None
