@@ -13,7 +13,7 @@ ADDRESS ?= 127.0.0.1:9092
 ARGS ?=
 SEEDS ?= 200
 
-.PHONY: help run test check fmt lint types layers unit sim chaos storm clients interop bench microbench demo kcat clean
+.PHONY: help run test check fmt lint types layers unit sim chaos storm clients interop bench microbench demo kcat etcd clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,23 +22,35 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Lowtide needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Lowtide and its tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,demo]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,demo,etcd]'
 	@touch $@
 
 run: $(INSTALLED) ## start a broker on 127.0.0.1:9092, with its data in ./data
 	@exec $(BIN)/lowtide serve --set listeners=PLAINTEXT://$(ADDRESS)
 
-kcat: # kcat by the system's package manager where it is missing and that is allowed; in CI it must be there
-	@if ! command -v kcat >/dev/null; then \
+# $(call install,program,Debian's package,package elsewhere): by the system's package manager, where that is allowed; in CI it must be there.
+define install
+	@if ! command -v $(1) >/dev/null; then \
 	  sudo=; if [ "$$(id -u)" != 0 ]; then sudo='sudo -n'; fi; \
-	  if command -v apt-get >/dev/null && { $$sudo apt-get update -qq && $$sudo apt-get install -qq -y kcat; } >/dev/null 2>&1; then echo "installed kcat"; \
-	  elif command -v dnf >/dev/null && $$sudo dnf install -q -y kcat >/dev/null 2>&1; then echo "installed kcat"; \
-	  elif command -v brew >/dev/null && brew install --quiet kcat >/dev/null 2>&1; then echo "installed kcat"; \
-	  elif [ -n "$${CI:-}" ]; then echo "kcat is missing and could not be installed: CI runs everything that was asked for"; exit 1; \
-	  else echo "kcat is missing and could not be installed: its tests are skipped"; fi; \
+	  if command -v apt-get >/dev/null && { $$sudo apt-get update -qq && $$sudo apt-get install -qq -y $(2); } >/dev/null 2>&1; then echo "installed $(1)"; \
+	  elif command -v dnf >/dev/null && $$sudo dnf install -q -y $(3) >/dev/null 2>&1; then echo "installed $(1)"; \
+	  elif command -v brew >/dev/null && brew install --quiet $(3) >/dev/null 2>&1; then echo "installed $(1)"; \
+	  elif [ -n "$${CI:-}" ]; then echo "$(1) is missing and could not be installed: CI runs everything that was asked for"; exit 1; \
+	  else echo "$(1) is missing and could not be installed: its tests are skipped"; fi; \
 	fi
+endef
 
-test: $(INSTALLED) kcat ## run all tests but those that need a JVM
+kcat: # installed where it is missing
+	$(call install,kcat,kcat,kcat)
+
+etcd: # installed where it is missing, in CI only: elsewhere its package would leave a server running
+ifdef CI
+	$(call install,etcd,etcd-server,etcd)
+else
+	@command -v etcd >/dev/null || echo "etcd is missing: its tests are skipped"
+endif
+
+test: $(INSTALLED) kcat etcd ## run all tests but those that need a JVM
 	@PYTHONASYNCIODEBUG=1 SEEDS=20 $(BIN)/pytest -q tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim
 	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/unit tests/wire tests/sim tests/clients tests/chaos
 

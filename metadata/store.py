@@ -36,7 +36,10 @@ MAX_TRANSACTION_OPERATIONS: Final = 128
 """Comparisons, operations and alternative operations of one transaction, each. Source: etcd's `--max-txn-ops`."""
 
 MAX_TRANSACTION_BYTES: Final = 1_572_864
-"""Keys and values of one transaction together. Source: etcd's `--max-request-bytes`."""
+"""All of one transaction as it is sent: comparisons and both branches. Source: etcd's `--max-request-bytes`."""
+
+OPERATION_BYTES: Final = 64
+"""What a comparison or an operation may take besides its key and value, and the transaction besides both: tags, lengths, numbers."""
 
 CompareField: TypeAlias = Literal["create", "modify", "lease"]
 CompareOperator: TypeAlias = Literal["==", "!=", "<", ">"]
@@ -178,13 +181,15 @@ def check_transaction(compares: Sequence[Compare], operations: Sequence[Operatio
     assert max(len(compares), len(operations), len(otherwise)) <= MAX_TRANSACTION_OPERATIONS, (
         f"a transaction of {len(compares)} comparisons, {len(operations)} and {len(otherwise)} operations is over the limit"
     )
+    size_bytes = OPERATION_BYTES + sum(OPERATION_BYTES + len(compare.key) for compare in compares)
     for branch in (operations, otherwise):
-        size_bytes = 0
         written: set[bytes] = set()
         for operation in branch:
+            size_bytes += OPERATION_BYTES + len(operation.key)
             if type(operation) is Get:
                 continue
             assert operation.key not in written, f"{operation.key!r} is written twice in one transaction"
             written.add(operation.key)
-            size_bytes += len(operation.key) + (len(operation.value) if type(operation) is Put else 0)
-        assert size_bytes <= MAX_TRANSACTION_BYTES, f"a transaction of {size_bytes} bytes is over the limit"
+            if type(operation) is Put:
+                size_bytes += len(operation.value)
+    assert size_bytes <= MAX_TRANSACTION_BYTES, f"a transaction of {size_bytes} bytes is over the limit"

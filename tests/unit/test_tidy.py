@@ -115,7 +115,13 @@ def test_each_folder_is_part_of_the_package():
         assert f"lowtide.{folder}" in contracts
 
 
-IMPORT_NAMES = {"pytest_asyncio": "pytest-asyncio", "kafka": "kafka-python", "snappy": "python-snappy"}
+IMPORT_NAMES = {
+    "pytest_asyncio": "pytest-asyncio",
+    "kafka": "kafka-python",
+    "snappy": "python-snappy",
+    "grpc": "grpcio",
+    "google": "protobuf",
+}
 """Packages whose import name is another one than the package's."""
 
 
@@ -140,7 +146,14 @@ def required_packages(*extras: str) -> set[str]:
 
 def test_every_package_that_is_imported_is_a_dependency():
     """What happens to be in the development environment isn't in a user's. Only the pytest plugin imports what its users bring."""
-    assert imported_packages(SOURCES) - required_packages() == {"pytest"}
+    assert imported_packages(SOURCES) - required_packages("etcd") == {"pytest"}
+
+
+def test_what_etcd_needs_is_imported_for_etcd_only():
+    """Most brokers run without it, and don't have its packages."""
+    users = [path for path in SOURCES if imported_packages([path]) & (required_packages("etcd") - required_packages())]
+    assert users
+    assert all(path.stem.startswith("etcd") for path in users)
 
 
 def test_every_package_that_tests_import_is_in_an_extra():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,10 +13,11 @@ import pytest
 
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.engine import HISTORY_REVISIONS
-from lowtide.metadata.local import LocalStore
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.store import (
+    MAX_TRANSACTION_BYTES,
     MAX_TRANSACTION_OPERATIONS,
+    OPERATION_BYTES,
     Batch,
     CompactedError,
     Compare,
@@ -34,19 +35,32 @@ from lowtide.metadata.store import (
 from lowtide.runtime.clock import SimulatedClock, SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.simulated_loop import run_simulation
+from lowtide.testing.etcd import EtcdProcess, missing
 
-LEASE_MS = 400
 RENEW_MS = 100
 
 
 class Machine:
-    """Where a store lives: opens it, and opens it again as the next process does."""
+    """Where a store lives: opens it, and opens it again as the next process does.
+
+    `base`: the revision of an empty store. `lease_ms`: about the shortest lease there is. `leases_end_with_it`: whether a store that is
+    closed takes its leases along.
+    """
+
+    base = 0
+    lease_ms = 400
+    leases_end_with_it = True
 
     def __init__(self) -> None:
-        self.opened: list[LocalStore] = []
+        self.opened: list[Any] = []
 
     async def open(self) -> MetadataStore:
         raise NotImplementedError
+
+    async def forget(self) -> None:
+        """Have the store forget its past: local ones keep so many revisions."""
+        for _ in range(40):
+            await asyncio.gather(*(put(self.opened[-1], Put(b"k", b"")) for _ in range(HISTORY_REVISIONS // 16)))
 
     async def close(self) -> None:
         for store in self.opened:
@@ -80,14 +94,57 @@ class EmbeddedMachine(Machine):
         return self.opened[-1]
 
 
+class EtcdMachine(Machine):
+    """One etcd serves all tests: what the one before left is deleted, and revisions go on."""
+
+    lease_ms = 1000
+    leases_end_with_it = False
+
+    def __init__(self, etcd: EtcdProcess) -> None:
+        super().__init__()
+        self.etcd = etcd
+
+    async def open(self) -> MetadataStore:
+        from lowtide.metadata.etcd import EtcdStore  # only where its packages are installed
+
+        store = await EtcdStore.open([self.etcd.endpoint])
+        if not self.opened:
+            for pair in (await store.range(b""))[0]:
+                await put(store, Delete(pair.key))
+            _, self.base = await store.range(b"")
+        self.opened.append(store)
+        return store
+
+    async def forget(self) -> None:
+        for _ in range(10):
+            revision = (await put(self.opened[-1], Put(b"k", b""))).revision
+        self.etcd.compact(revision)
+
+
 Scenario = Callable[[Machine], Coroutine[Any, Any, None]]
 Run = Callable[[Scenario], None]
 
 
-@pytest.fixture(params=["memory", "client", "embedded"])
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
+    """An etcd for all tests; where there is none they are skipped, but not in CI."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with EtcdProcess(tmp_path_factory.mktemp("etcd")) as process:
+        yield process
+
+
+@pytest.fixture(params=["memory", "client", "embedded", "etcd"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Run a scenario on a machine with this engine."""
-    machine = {"memory": MemoryMachine, "client": ClientMachine}.get(request.param, lambda: EmbeddedMachine(tmp_path))()
+    makers: dict[str, Callable[[], Machine]] = {
+        "memory": MemoryMachine,
+        "client": ClientMachine,
+        "embedded": lambda: EmbeddedMachine(tmp_path),
+        "etcd": lambda: EtcdMachine(request.getfixturevalue("etcd")),
+    }
+    machine = makers[request.param]()
 
     async def play(scenario: Scenario) -> None:
         try:
@@ -96,7 +153,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         finally:
             await machine.close()
 
-    if request.param == "embedded":
+    if request.param in {"embedded", "etcd"}:
         return lambda scenario: asyncio.run(play(scenario))
     return lambda scenario: run_simulation(lambda _loop: play(scenario), seed=1)
 
@@ -126,9 +183,10 @@ def test_a_transaction_compares_before_it_writes(run: Run) -> None:
         absent = Compare(b"k", "create", "==", 0)
         first = await store.transact([absent], [Put(b"k", b"1")], [Get(b"k")])
         second = await store.transact([absent], [Put(b"k", b"2")], [Get(b"k")])
-        assert first == TransactionResult(succeeded=True, revision=1)
-        assert second == TransactionResult(succeeded=False, revision=1, gets=(KeyValue(b"k", b"1", 1, 1),))
-        assert await store.get(b"k") == KeyValue(b"k", b"1", 1, 1)
+        now = machine.base + 1
+        assert first == TransactionResult(succeeded=True, revision=now)
+        assert second == TransactionResult(succeeded=False, revision=now, gets=(KeyValue(b"k", b"1", now, now),))
+        assert await store.get(b"k") == KeyValue(b"k", b"1", now, now)
 
     run(scenario)
 
@@ -155,8 +213,10 @@ def test_comparisons(run: Run, compare: Compare, *, holds: bool) -> None:
         store = await machine.open()
         await put(store, Put(b"k", b"1"))
         await put(store, Put(b"k", b"2"))
-        assert (await store.transact([compare], [])).succeeded is holds
-        assert not (await store.transact([compare, Compare(b"k", "create", "==", 99)], [])).succeeded, "all must hold"
+        revision = machine.base + compare.argument if compare.key == b"k" and compare.field != "lease" else compare.argument
+        shifted = Compare(compare.key, compare.field, compare.operator, revision)
+        assert (await store.transact([shifted], [])).succeeded is holds
+        assert not (await store.transact([shifted, Compare(b"k", "create", "==", 99_999)], [])).succeeded, "all must hold"
 
     run(scenario)
 
@@ -168,11 +228,12 @@ def test_a_key_remembers_its_creation_until_it_is_deleted(run: Run) -> None:
         store = await machine.open()
         await put(store, Put(b"k", b"1"))
         await put(store, Put(b"k", b"2"))
-        assert await store.get(b"k") == KeyValue(b"k", b"2", 1, 2)
+        base = machine.base
+        assert await store.get(b"k") == KeyValue(b"k", b"2", base + 1, base + 2)
         await put(store, Delete(b"k"))
         assert await store.get(b"k") is None
         await put(store, Put(b"k", b"3"))
-        assert await store.get(b"k") == KeyValue(b"k", b"3", 4, 4)
+        assert await store.get(b"k") == KeyValue(b"k", b"3", base + 4, base + 4)
 
     run(scenario)
 
@@ -183,9 +244,10 @@ def test_operations_run_in_order_under_one_revision(run: Run) -> None:
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
         result = await put(store, Get(b"a"), Put(b"a", b"1"), Get(b"a"), Put(b"b", b"2"), Delete(b"absent"))
-        assert result == TransactionResult(succeeded=True, revision=1, gets=(None, KeyValue(b"a", b"1", 1, 1)))
-        (batch,) = await take(store.watch(b"", 1), 1)
-        assert batch == Batch(1, (Event(b"a", b"1", 1, 1), Event(b"b", b"2", 1, 1)))
+        now = machine.base + 1
+        assert result == TransactionResult(succeeded=True, revision=now, gets=(None, KeyValue(b"a", b"1", now, now)))
+        (batch,) = await take(store.watch(b"", now), 1)
+        assert batch == Batch(now, (Event(b"a", b"1", now, now), Event(b"b", b"2", now, now)))
 
     run(scenario)
 
@@ -196,10 +258,11 @@ def test_what_changes_nothing_has_no_revision(run: Run) -> None:
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
         await put(store, Put(b"k", b"1"))
-        assert (await put(store, Get(b"k"))).revision == 1
-        assert (await put(store, Delete(b"absent"))).revision == 1
-        assert (await store.transact([Compare(b"k", "create", "==", 0)], [Put(b"k", b"2")])).revision == 1
-        assert (await put(store, Put(b"k", b"1"))).revision == 2, "a put of the same value is a change"
+        now = machine.base + 1
+        assert (await put(store, Get(b"k"))).revision == now
+        assert (await put(store, Delete(b"absent"))).revision == now
+        assert (await store.transact([Compare(b"k", "create", "==", 0)], [Put(b"k", b"2")])).revision == now
+        assert (await put(store, Put(b"k", b"1"))).revision == now + 1, "a put of the same value is a change"
 
     run(scenario)
 
@@ -212,7 +275,7 @@ def test_a_range_is_ordered_and_of_one_revision(run: Run) -> None:
         await put(store, *(Put(key, b"") for key in (b"/b/2", b"/b/1", b"/a/9", b"/b", b"/c/0", b"/b0")))
         pairs, revision = await store.range(b"/b/")
         assert [pair.key for pair in pairs] == [b"/b/1", b"/b/2"]
-        assert revision == 1
+        assert revision == machine.base + 1
 
     run(scenario)
 
@@ -230,7 +293,7 @@ def test_concurrent_increments_all_count(run: Run) -> None:
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
         await asyncio.gather(*(increment(store) for _ in range(20)))
-        assert await store.get(b"n") == KeyValue(b"n", b"20", 1, 20)
+        assert await store.get(b"n") == KeyValue(b"n", b"20", machine.base + 1, machine.base + 20)
 
     run(scenario)
 
@@ -242,13 +305,14 @@ def test_a_watch_delivers_the_past_and_then_the_present(run: Run) -> None:
         store = await machine.open()
         for number in range(1, 4):
             await put(store, Put(b"/w/%d" % number, b""))
-        batches = store.watch(b"/w/", 2)
+        base = machine.base
+        batches = store.watch(b"/w/", base + 2)
         async with aclosing(batches):
-            assert [(await anext(batches)).revision for _ in range(2)] == [2, 3]
+            assert [(await anext(batches)).revision for _ in range(2)] == [base + 2, base + 3]
             coming = asyncio.ensure_future(anext(batches))
             await put(store, Put(b"/other", b""))
             await put(store, Put(b"/w/5", b"5"), Put(b"/other", b"5"))
-            assert await coming == Batch(5, (Event(b"/w/5", b"5", 5, 5),))
+            assert await coming == Batch(base + 5, (Event(b"/w/5", b"5", base + 5, base + 5),))
 
     run(scenario)
 
@@ -258,12 +322,12 @@ def test_a_watch_waits_for_a_revision_to_come(run: Run) -> None:
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
-        batches = store.watch(b"", 3)
+        batches = store.watch(b"", machine.base + 3)
         async with aclosing(batches):
             coming = asyncio.ensure_future(anext(batches))
             for number in range(4):
                 await put(store, Put(b"k", b"%d" % number))
-            assert (await coming).revision == 3
+            assert (await coming).revision == machine.base + 3
 
     run(scenario)
 
@@ -273,10 +337,9 @@ def test_a_watch_far_behind_is_told_so(run: Run) -> None:
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
-        for _ in range(40):
-            await asyncio.gather(*(put(store, Put(b"k", b"")) for _ in range(HISTORY_REVISIONS // 16)))
+        await machine.forget()
         with pytest.raises(CompactedError):
-            await take(store.watch(b"", 1), 1)
+            await take(store.watch(b"", machine.base + 1), 1)
         _, revision = await store.range(b"")
         assert (await take(store.watch(b"", revision), 1))[0].revision == revision
 
@@ -288,19 +351,21 @@ def test_a_lease_lives_while_it_is_kept_alive_and_takes_its_keys_along(run: Run)
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
-        lease = await store.lease_grant(LEASE_MS)
+        lease = await store.lease_grant(machine.lease_ms)
         result = await put(store, Put(b"/l/a", b"1", lease), Put(b"/l/b", b"2", lease), Put(b"/other", b"3"))
-        for _ in range(LEASE_MS * 3 // 2 // RENEW_MS):
+        for _ in range(machine.lease_ms * 3 // 2 // RENEW_MS):
             await asyncio.sleep(RENEW_MS / 1000)
             await store.lease_keep_alive(lease)
-        assert await store.get(b"/l/a") == KeyValue(b"/l/a", b"1", 1, 1, lease)
+        base = machine.base
+        assert await store.get(b"/l/a") == KeyValue(b"/l/a", b"1", base + 1, base + 1, lease)
         (batch,) = await take(store.watch(b"/l/", result.revision + 1), 1)
-        assert batch == Batch(2, (Event(b"/l/a", None, 0, 2), Event(b"/l/b", None, 0, 2)))
+        assert batch == Batch(base + 2, (Event(b"/l/a", None, 0, base + 2), Event(b"/l/b", None, 0, base + 2)))
         assert [pair.key for pair in (await store.range(b"/"))[0]] == [b"/other"]
         with pytest.raises(LeaseGoneError):
             await store.lease_keep_alive(lease)
         with pytest.raises(LeaseGoneError):
-            await put(store, Put(b"/l/a", b"1", lease))
+            await put(store, Put(b"/other", b"4"), Put(b"/l/a", b"1", lease))
+        assert await store.get(b"/other") == KeyValue(b"/other", b"3", base + 1, base + 1), "refused as a whole"
 
     run(scenario)
 
@@ -316,7 +381,8 @@ def test_a_revoked_lease_is_gone_at_once(run: Run) -> None:
         on_its_way = asyncio.ensure_future(put(store, Put(b"k", b"1", lease)))
         await asyncio.sleep(0)
         await store.lease_revoke(lease)
-        await on_its_way
+        with suppress(LeaseGoneError):  # In etcd it may also come second.
+            await on_its_way
         assert await store.get(b"k") is None
         await store.lease_revoke(lease)
         await put(store, Put(b"k", b"2", other))
@@ -343,7 +409,10 @@ def test_a_key_leaves_its_lease_when_it_is_put_without(run: Run) -> None:
 
 
 def test_the_next_life_has_all_but_the_leased_keys(run: Run) -> None:
-    """After a restart the state and its revisions are as they were; leases of the earlier life are gone in one revision, for good."""
+    """After a restart the state and its revisions are as they were; leases of the earlier life are gone in one revision, for good.
+
+    A store with a server lives on instead, and the leases with it.
+    """
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -352,6 +421,10 @@ def test_the_next_life_has_all_but_the_leased_keys(run: Run) -> None:
         await put(store, Put(b"c", b"4"))
         await machine.close()
         store = await machine.open()
+        if not machine.leases_end_with_it:
+            await store.lease_keep_alive(lease)
+            assert [pair.key for pair in (await store.range(b""))[0]] == [b"a", b"b", b"c"]
+            return
         assert await store.range(b"") == ([KeyValue(b"c", b"4", 1, 2)], 3)
         assert await store.lease_grant(60_000) > lease, "a lease id is never given twice"
         with pytest.raises(LeaseGoneError):
@@ -366,7 +439,7 @@ def test_a_closed_store_refuses_everything(run: Run) -> None:
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
-        watching = asyncio.ensure_future(take(store.watch(b"", 1), 1))
+        watching = asyncio.ensure_future(take(store.watch(b"", machine.base + 1), 1))
         await asyncio.sleep(0.01)
         await machine.close()
         with pytest.raises(UnavailableError):
@@ -388,7 +461,52 @@ def test_a_transaction_that_etcd_would_refuse_is_our_bug(run: Run) -> None:
             await put(store, *(Put(b"%d" % number, b"") for number in range(MAX_TRANSACTION_OPERATIONS + 1)))
         with pytest.raises(AssertionError, match="twice"):
             await put(store, Put(b"k", b"1"), Delete(b"k"))
-        assert await store.range(b"") == ([], 0)
+        assert await store.range(b"") == ([], machine.base)
+
+    run(scenario)
+
+
+def test_a_transaction_at_the_limits_is_taken(run: Run) -> None:
+    """As many comparisons and operations as may be, and as many bytes: no engine refuses what the check lets through."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        count = MAX_TRANSACTION_OPERATIONS
+        names = [b"%03d" % number for number in range(count)]
+        compares = [Compare(name, "modify", "==", 0) for name in names]
+        overhead = OPERATION_BYTES + 3 * count * (OPERATION_BYTES + 3)
+        value, rest = divmod(MAX_TRANSACTION_BYTES - overhead, count)
+        first, *others = names
+        puts = [Put(first, bytes(value + rest)), *(Put(name, bytes(value)) for name in others)]
+        reads = [Get(name) for name in names]
+        with pytest.raises(AssertionError, match="over the limit"):
+            await store.transact(compares, [Put(first, bytes(value + rest + 1)), *puts[1:]], reads)
+        assert (await store.transact(compares, puts, reads)).succeeded
+        again = await store.transact(compares, puts, reads)
+        assert not again.succeeded
+        assert [len(pair.value) for pair in again.gets if pair is not None] == [value + rest, *[value] * (count - 1)]
+        pairs, _ = await store.range(b"")
+        assert [pair.key for pair in pairs] == names
+
+    run(scenario)
+
+
+def test_a_long_range_and_a_wide_revision_come_whole(run: Run) -> None:
+    """However the engine cuts them: more keys than one page, and revisions that are too long for one message of a watch."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        value = bytes(10_000)
+        wanted = []
+        for part in range(5):
+            names = [b"/p/%d/%03d" % (part, number) for number in range(100)]
+            await put(store, *(Put(name, value) for name in names))
+            wanted += names
+        pairs, revision = await store.range(b"/p/")
+        assert [pair.key for pair in pairs] == wanted
+        batches = await take(store.watch(b"/p/", machine.base + 1), 5)
+        assert [batch.revision for batch in batches] == [*range(machine.base + 1, revision + 1)]
+        assert [event.key for batch in batches for event in batch.events] == wanted
 
     run(scenario)
 
@@ -398,11 +516,11 @@ def test_expiry_and_registration_race_in_order(run: Run) -> None:
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
-        lease = await store.lease_grant(LEASE_MS // 4)
+        lease = await store.lease_grant(machine.lease_ms // 4)
         await put(store, Put(b"k", b"old", lease))
         absent = Compare(b"k", "create", "==", 0)
         await until(lambda: _succeeds(store.transact([absent], [Put(b"k", b"new")])))
-        old, gone, new = await take(store.watch(b"k", 1), 3)
+        old, gone, new = await take(store.watch(b"k", machine.base + 1), 3)
         assert [old.events[0].value, gone.events[0].value, new.events[0].value] == [b"old", None, b"new"]
 
     run(scenario)

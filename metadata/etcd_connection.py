@@ -1,0 +1,253 @@
+"""The way to an etcd: one endpoint at a time, calls with deadlines, and what became of those that failed.
+
+Everything goes through one member: when a call to it fails, all that is under way there is given up, watches too, and what comes next goes
+to the next endpoint. Otherwise a watch on a member that was stopped would stay silent for ever, while writes through another one go on.
+
+Guards: a call is repeated only by who knows that it may be (`store` does for reads); a failure says whether the server may have acted on
+the call, and says no only where that is certain.
+
+Does not do: pauses between attempts (the session makes them), TLS, passwords.
+Sources: gRPC's keepalive guide; the errors of etcd's `rpctypes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+
+import grpc
+from grpc import aio
+
+from lowtide.metadata.errors import InconsistentClusterError
+from lowtide.metadata.store import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S: Final = 1.0
+"""How long an endpoint may take to be connected. One that refuses is given up at once."""
+
+REQUEST_TIMEOUT_S: Final = 2.0
+"""How long a member may take for an answer. Twice that an election takes with etcd's defaults, and less than half a lease of 6 s: one dead
+endpoint, however it died, doesn't cost a broker its registration."""
+
+PAGE_KEYS: Final = 160
+"""Keys that are read at once, so that they fit into one message, however long they are."""
+
+MAX_MESSAGE_BYTES: Final = 256 << 20
+
+assert max(PAGE_KEYS, MAX_TRANSACTION_OPERATIONS) * MAX_TRANSACTION_BYTES < MAX_MESSAGE_BYTES
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.enable_retries", 0),  # A transaction that gRPC sends again by itself may be applied twice.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Pings find a member that is silent while only a watch is open. More often than every 5 s etcd refuses; all three of the next
+    # are needed, for a stopped server isn't noticed otherwise.
+    ("grpc.keepalive_time_ms", 6000),
+    ("grpc.http2.ping_timeout_ms", 3000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # A new channel is a new connection, without the back-off of earlier ones.
+)
+
+_METADATA: Final = (("hasleader", "true"),)
+"""A member without a leader refuses at once, and ends its watches, instead of being silent."""
+
+_SAID_BY_ETCD: Final = "etcdserver: "
+_NO_LEADER: Final = "etcdserver: no leader"
+_GIVEN_UP: Final = "the connection was given up"
+
+_REFUSALS: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+"""With these etcd says no before anything is proposed to the cluster: too large, no such lease, no space left, compacted."""
+
+
+class Outcome(Enum):
+    """What became of a call that failed."""
+
+    NOT_SENT = "not sent"
+    """Nothing was applied, and another endpoint may do better."""
+
+    REFUSED = "refused"
+    """Nothing was applied, and the next endpoint would say the same."""
+
+    UNKNOWN = "unknown"
+    """It may have been applied, or may yet be."""
+
+
+class CallFailedError(Exception):
+    """A call had no answer, or was refused. `code` is that of a refusal."""
+
+    def __init__(self, reason: str, outcome: Outcome, code: grpc.StatusCode | None = None) -> None:
+        """`reason` names the endpoint."""
+        super().__init__(reason)
+        self.outcome = outcome
+        self.code = code
+
+
+class _Link:
+    """The connection to one endpoint, and the open streams over it."""
+
+    __slots__ = ("channel", "endpoint", "number")
+
+    def __init__(self, number: int, endpoint: str) -> None:
+        self.number = number
+        self.endpoint = endpoint
+        self.channel = aio.insecure_channel(endpoint, options=_OPTIONS)
+
+
+class Stream(Generic[T]):
+    """A call with messages in both directions; ends with the connection."""
+
+    __slots__ = ("_call", "_connection", "_link")
+
+    def __init__(self, connection: EtcdConnection, link: _Link, call: Any) -> None:
+        """Wrap an open `call`."""
+        self._connection = connection
+        self._link = link
+        self._call = call
+
+    async def write(self, request: Any) -> None:
+        """Send a message. Errors: CallFailedError."""
+        try:
+            await self._call.write(request)
+        except _BROKEN as error:
+            await self._connection.on_broken(self._link, error)
+
+    async def read(self, timeout_s: float | None = None) -> T:
+        """The next message. Errors: CallFailedError, also when the server ends the stream."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                message: T = await self._call.read()
+        except _BROKEN as error:
+            await self._connection.on_broken(self._link, error)
+        if message is aio.EOF:
+            await self._connection.on_broken(self._link, ConnectionError("the stream was ended"))
+        return message
+
+
+_BROKEN: Final = (aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError, asyncio.CancelledError, TimeoutError)
+"""What a call raises when its connection fails; a call that is given up by us is cancelled, and so looks like a task that is."""
+
+
+class EtcdConnection:
+    """Calls to an etcd of several endpoints. Used from one event loop."""
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        """Connects when it is first used."""
+        assert endpoints, "an etcd has at least one endpoint"
+        self.endpoints = tuple(endpoints)
+        self._link = self._link_to(0)
+        self._cluster_id = 0
+        self.closed = False
+
+    @property
+    def attempts(self) -> int:
+        """How often a call that may be repeated is tried: once at each endpoint, and again at the first on a new connection."""
+        return len(self.endpoints) + 1
+
+    async def call(self, method: str, request: Any, response_type: type[T]) -> T:
+        """One call, once. Errors: CallFailedError; InconsistentClusterError when this endpoint is of another etcd."""
+        link = await self._connected()
+        try:
+            response = await link.channel.unary_unary(
+                f"/etcdserverpb.{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response_type.FromString,  # type: ignore[attr-defined]
+            )(request, timeout=REQUEST_TIMEOUT_S, metadata=_METADATA)
+        except _BROKEN as error:
+            await self.on_broken(link, error)
+        self.check_cluster(link.endpoint, response.header.cluster_id)
+        return response  # type: ignore[no-any-return]
+
+    @asynccontextmanager
+    async def stream(self, method: str, request_type: type[Any], response_type: type[T]) -> AsyncGenerator[Stream[T], None]:
+        """A stream, which ends with the block. Errors: CallFailedError."""
+        link = await self._connected()
+        try:
+            call = link.channel.stream_stream(
+                f"/etcdserverpb.{method}",
+                request_serializer=request_type.SerializeToString,
+                response_deserializer=response_type.FromString,  # type: ignore[attr-defined]
+            )(metadata=_METADATA)
+        except _BROKEN as error:
+            await self.on_broken(link, error)
+        try:
+            yield Stream(self, link, call)
+        finally:
+            call.cancel()
+
+    def check_cluster(self, endpoint: str, cluster_id: int) -> None:
+        """All endpoints must be of one etcd. Errors: InconsistentClusterError."""
+        self._cluster_id = self._cluster_id or cluster_id
+        if cluster_id != self._cluster_id:
+            message = f"{endpoint} belongs to etcd cluster {cluster_id:x}, the endpoints before to {self._cluster_id:x}"
+            raise InconsistentClusterError(message)
+
+    async def close(self) -> None:
+        """Give up everything that is under way, and refuse what comes."""
+        self.closed = True
+        await self._link.channel.close()
+
+    async def _connected(self) -> _Link:
+        """The connection, once it stands. Until then nothing was sent, which a deadline in the midst of a call can't say."""
+        link = self._link
+        reason = "not reached"
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                while (state := link.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                    if state is grpc.ChannelConnectivity.READY:
+                        return link
+                    await link.channel.wait_for_state_change(state)
+        except TimeoutError:
+            reason = "not reached in time"
+        except (aio.UsageError, RuntimeError):
+            reason = _GIVEN_UP
+        await self._leave(link)
+        raise CallFailedError(f"etcd at {link.endpoint}: {reason}", Outcome.NOT_SENT)
+
+    async def on_broken(self, link: _Link, error: BaseException) -> NoReturn:
+        """Tell what became of a call that raised `error`, and turn to the next endpoint. Errors: CallFailedError, CancelledError."""
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise error
+        failure = _failure(link.endpoint, error)
+        if failure.outcome is not Outcome.REFUSED:
+            await self._leave(link)
+        raise failure from error
+
+    async def _leave(self, link: _Link) -> None:
+        """Turn to the next endpoint, unless somebody did already."""
+        if link is self._link and not self.closed:
+            self._link = self._link_to((link.number + 1) % len(self.endpoints))
+            await link.channel.close()
+
+    def _link_to(self, number: int) -> _Link:
+        return _Link(number, self.endpoints[number])
+
+
+def _failure(endpoint: str, error: BaseException) -> CallFailedError:
+    place = f"etcd at {endpoint}"
+    if not isinstance(error, aio.AioRpcError):
+        reason = {TimeoutError: "no answer in time", asyncio.CancelledError: _GIVEN_UP}.get(type(error), str(error))
+        return CallFailedError(f"{place}: {reason}", Outcome.UNKNOWN)
+    code, details = error.code(), error.details() or error.code().name
+    if details.startswith(_SAID_BY_ETCD) and code in _REFUSALS:
+        return CallFailedError(f"{place}: {details}", Outcome.REFUSED, code)
+    return CallFailedError(f"{place}: {details}", Outcome.NOT_SENT if details == _NO_LEADER else Outcome.UNKNOWN, code)

@@ -1,0 +1,197 @@
+"""A real etcd for tests: started on free loopback ports over a directory of its own, stopped, killed and frozen by its own id."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+HOST = "127.0.0.1"
+PROGRAM = "etcd"
+
+START_LIMIT_S = 20.0
+STOP_LIMIT_S = 10.0
+_LOOK_AGAIN_S = 0.01
+_ANSWER_LIMIT_S = 1.0
+_PORT_ATTEMPTS = 5
+"""A free port may be taken by somebody else before etcd listens there."""
+
+HEARTBEAT_MS, ELECTION_MS = 20, 200
+"""A fifth of etcd's own settings: a member is there sooner, and leases may be as short as a second."""
+
+
+def missing() -> str | None:
+    """Why no etcd can be started here; None where one can. In CI there must be one, and a test that starts it fails otherwise."""
+    if shutil.which(PROGRAM) is not None or os.environ.get("CI"):
+        return None
+    return "etcd is not installed (Debian: apt-get install etcd-server)"
+
+
+class EtcdProcess:
+    """One member, over all its lives. Used as `with`: whatever happens, the process is gone at the end."""
+
+    def __init__(self, directory: Path, *settings: str) -> None:
+        """`settings` are further options of etcd's command line."""
+        self.directory = directory
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ports = free_ports(2)
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` for clients."""
+        return f"{HOST}:{self._ports[0]}"
+
+    @property
+    def name(self) -> str:
+        """Its name in the cluster."""
+        return f"member-{self._ports[1]}"
+
+    @property
+    def peer_url(self) -> str:
+        """The address for other members."""
+        return f"http://{HOST}:{self._ports[1]}"
+
+    def __enter__(self) -> Self:
+        for _ in range(_PORT_ATTEMPTS):
+            try:
+                self.start()
+            except ChildProcessError:
+                self._ports = free_ports(2)
+            else:
+                return self
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start on the same ports and directory as before; returns when it answers."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self, *cluster: str) -> None:
+        """Start the process, and don't wait for it. `cluster`: what `--initial-cluster` says; by default it is alone."""
+        client = f"http://{self.endpoint}"
+        self._process = subprocess.Popen(  # noqa: S603 - our own command line
+            [
+                *(PROGRAM, "--name", self.name, "--data-dir", str(self.directory)),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url),
+                *("--initial-cluster", ",".join(cluster or (f"{self.name}={self.peer_url}",))),
+                *("--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS), "--pre-vote"),
+                *self._settings,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def wait_ready(self) -> None:
+        """Return when it serves. Errors: ChildProcessError when it ended instead, TimeoutError."""
+        assert self._process is not None
+        until = time.monotonic() + START_LIMIT_S
+        while not self._is_healthy():
+            if self._process.poll() is not None:
+                raise ChildProcessError(f"etcd ended with {self._process.returncode}")
+            if time.monotonic() > until:
+                raise TimeoutError(f"etcd at {self.endpoint} does not answer")
+            time.sleep(_LOOK_AGAIN_S)
+
+    def terminate(self) -> None:
+        """Let it stop by itself."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL. May be called twice, and while it is frozen."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections, and is silent."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def compact(self, revision: int) -> None:
+        """Forget everything before `revision`."""
+        self._ask("kv/compaction", {"revision": str(revision), "physical": True})
+
+    def leader(self) -> bool:
+        """Whether this member leads its cluster."""
+        status = self._ask("maintenance/status", {})
+        return bool(status["leader"] == status["header"]["member_id"])
+
+    def _ask(self, method: str, body: dict[str, object]) -> Any:
+        """A call through etcd's gateway for JSON, which no broker uses."""
+        request = urllib.request.Request(f"http://{self.endpoint}/v3/{method}", data=json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:  # noqa: S310 - a loopback address of our own making
+            return json.load(answer)
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.endpoint}/health", timeout=_ANSWER_LIMIT_S) as answer:
+                return bool(json.load(answer)["health"] == "true")
+        except (urllib.error.URLError, OSError, ValueError):
+            return False
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+            self._process.wait(STOP_LIMIT_S)
+
+
+class EtcdCluster:
+    """Several members of one etcd. Used as `with`."""
+
+    def __init__(self, directory: Path, *, members: int = 3) -> None:
+        """Each member has its directory below `directory`."""
+        self.members = [EtcdProcess(directory / str(number)) for number in range(members)]
+
+    def __enter__(self) -> Self:
+        everyone = [f"{member.name}={member.peer_url}" for member in self.members]
+        try:
+            for member in self.members:
+                member.launch(*everyone)
+            for member in self.members:
+                member.wait_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members:
+            member.kill()
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """Of all members."""
+        return [member.endpoint for member in self.members]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
