@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 
-from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
-from lowtide.metadata.engine import HISTORY_REVISIONS
-from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.store import (
     MAX_TRANSACTION_BYTES,
     MAX_TRANSACTION_OPERATIONS,
@@ -27,135 +21,14 @@ from lowtide.metadata.store import (
     KeyValue,
     LeaseGoneError,
     MetadataStore,
-    Operation,
     Put,
     TransactionResult,
     UnavailableError,
 )
-from lowtide.runtime.clock import SimulatedClock, SystemClock
-from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.runtime.simulated_loop import run_simulation
-from lowtide.testing.etcd import EtcdProcess, missing
+
+from .machines import Machine, Run, put
 
 RENEW_MS = 100
-
-
-class Machine:
-    """Where a store lives: opens it, and opens it again as the next process does.
-
-    `base`: the revision of an empty store. `lease_ms`: about the shortest lease there is. `leases_end_with_it`: whether a store that is
-    closed takes its leases along.
-    """
-
-    base = 0
-    lease_ms = 400
-    leases_end_with_it = True
-
-    def __init__(self) -> None:
-        self.opened: list[Any] = []
-
-    async def open(self) -> MetadataStore:
-        raise NotImplementedError
-
-    async def forget(self) -> None:
-        """Have the store forget its past: local ones keep so many revisions."""
-        for _ in range(40):
-            await asyncio.gather(*(put(self.opened[-1], Put(b"k", b"")) for _ in range(HISTORY_REVISIONS // 16)))
-
-    async def close(self) -> None:
-        for store in self.opened:
-            await store.close()
-
-
-class MemoryMachine(Machine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.disk = MemoryDisk()
-
-    async def open(self) -> MetadataStore:
-        loop = asyncio.get_running_loop()
-        self.opened.append(MemoryStore(self.disk, clock=SimulatedClock(loop), random=Random(1), loop=loop))
-        return self.opened[-1]
-
-
-class ClientMachine(MemoryMachine):
-    async def open(self) -> MetadataStore:
-        await super().open()
-        return MemoryClient(self.opened[-1], latency_ms=0.5)
-
-
-class EmbeddedMachine(Machine):
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.path = str(folder / METADATA_FILE)
-
-    async def open(self) -> MetadataStore:
-        self.opened.append(await EmbeddedStore.open(self.path, filesystem=OsFileSystem(), clock=SystemClock()))
-        return self.opened[-1]
-
-
-class EtcdMachine(Machine):
-    """One etcd serves all tests: what the one before left is deleted, and revisions go on."""
-
-    lease_ms = 1000
-    leases_end_with_it = False
-
-    def __init__(self, etcd: EtcdProcess) -> None:
-        super().__init__()
-        self.etcd = etcd
-
-    async def open(self) -> MetadataStore:
-        from lowtide.metadata.etcd import EtcdStore  # only where its packages are installed
-
-        store = await EtcdStore.open([self.etcd.endpoint])
-        if not self.opened:
-            for pair in (await store.range(b""))[0]:
-                await put(store, Delete(pair.key))
-            _, self.base = await store.range(b"")
-        self.opened.append(store)
-        return store
-
-    async def forget(self) -> None:
-        for _ in range(10):
-            revision = (await put(self.opened[-1], Put(b"k", b""))).revision
-        self.etcd.compact(revision)
-
-
-Scenario = Callable[[Machine], Coroutine[Any, Any, None]]
-Run = Callable[[Scenario], None]
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
-    """An etcd for all tests; where there is none they are skipped, but not in CI."""
-    reason = missing()
-    if reason is not None:
-        pytest.skip(reason)
-    with EtcdProcess(tmp_path_factory.mktemp("etcd")) as process:
-        yield process
-
-
-@pytest.fixture(params=["memory", "client", "embedded", "etcd"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Run a scenario on a machine with this engine."""
-    makers: dict[str, Callable[[], Machine]] = {
-        "memory": MemoryMachine,
-        "client": ClientMachine,
-        "embedded": lambda: EmbeddedMachine(tmp_path),
-        "etcd": lambda: EtcdMachine(request.getfixturevalue("etcd")),
-    }
-    machine = makers[request.param]()
-
-    async def play(scenario: Scenario) -> None:
-        try:
-            async with asyncio.timeout(20):
-                await scenario(machine)
-        finally:
-            await machine.close()
-
-    if request.param in {"embedded", "etcd"}:
-        return lambda scenario: asyncio.run(play(scenario))
-    return lambda scenario: run_simulation(lambda _loop: play(scenario), seed=1)
 
 
 async def take(batches: AsyncGenerator[Batch, None], count: int) -> list[Batch]:
@@ -169,10 +42,6 @@ async def take(batches: AsyncGenerator[Batch, None], count: int) -> list[Batch]:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():
         await asyncio.sleep(0.005)
-
-
-async def put(store: MetadataStore, *operations: Operation) -> TransactionResult:
-    return await store.transact([], operations)
 
 
 def test_a_transaction_compares_before_it_writes(run: Run) -> None:
