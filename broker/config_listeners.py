@@ -20,6 +20,16 @@ class Listener(NamedTuple):
     host: str
     port: int
 
+    @property
+    def address(self) -> str:
+        """Host and port, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def text(self) -> str:
+        """As it is given in `listeners`."""
+        return f"{self.name}://{self.address}"
+
 
 def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
     """The listeners to open, in the order given. Those that `controller.listener.names` names belong to KRaft and aren't.
@@ -38,7 +48,7 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
     for listener in listeners:
         if listener.protocol not in _SERVED_PROTOCOLS:
             message = (
-                f"listeners={listener.name}://{listener.host}:{listener.port} is not possible: {listener.protocol} is not served yet, "
+                f"listeners={listener.text} is not possible: {listener.protocol} is not served yet, "
                 f"allowed is {', '.join(_SERVED_PROTOCOLS)}"
             )
             raise ImpossibleTogetherError(message, "listeners", "listener.security.protocol.map")
@@ -59,8 +69,7 @@ def advertised_listeners(values: Mapping[str, Value], listeners: tuple[Listener,
     advertised = [by_name.get(each.name, each) for each in listeners]
     for each in advertised:
         if each.host in _EVERY_INTERFACE:
-            address = f"{each.name}://{each.host}:{each.port}"
-            message = f"{address} cannot be advertised: allowed in advertised.listeners is an address that clients reach"
+            message = f"{each.text} cannot be advertised: allowed in advertised.listeners is an address that clients reach"
             raise ImpossibleTogetherError(message, "advertised.listeners", "listeners")
     return tuple(each._replace(host=each.host or host_name) for each in advertised)
 

@@ -84,15 +84,18 @@ def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> di
     return found
 
 
-def from_settings(settings: Iterable[str]) -> dict[str, Given]:
-    """Read `--set key=value` arguments. Errors: ConfigError."""
+def from_settings(settings: Iterable[str], option: str = "--set", prefix: str = "") -> dict[str, Given]:
+    """Read `--set key=value` arguments, or those of another option, whose keys stand without the `prefix` that they have.
+
+    Errors: ConfigError.
+    """
     found: dict[str, Given] = {}
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator or not key.strip():
-            message = f"--set {setting} has no value: allowed is --set key=value."
+            message = f"{option} {setting} has no value: allowed is {option} {'API=version' if prefix else 'key=value'}."
             raise ConfigError(message)
-        found[key.strip()] = Given(value, f"--set {key.strip()}")
+        found[prefix + key.strip()] = Given(value, f"{option} {key.strip()}")
     return found
 
 

@@ -124,6 +124,12 @@ class Broker:
         self.replicas: ReplicaManager | None = None
 
     @property
+    def address(self) -> str:
+        """Where clients are told to connect."""
+        entry = self.config.advertised_listeners[0]
+        return entry._replace(port=entry.port or self.port).address
+
+    @property
     def log_manager(self) -> LogManager:
         """The logs of this broker, for tests and tools."""
         assert self._log_manager is not None, "the broker has not begun to start"
@@ -221,7 +227,12 @@ class Broker:
         self._host = host
         self._server = Server(host, idle_after_ms=config.connections_max_idle_ms)
         listener = config.listeners[0]
-        await self._server.start(listener.host, listener.port)
+        try:
+            await self._server.start(listener.host, listener.port)
+        except OSError as error:
+            reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts before it what we say better.
+            message = f"listeners={listener.text} is not possible: {reason}."
+            raise OSError(message) from error
         self.port = self._server.port
         self.replicas.expect(session.image)
         session.on_image(self._on_image)
@@ -366,7 +377,7 @@ async def run_broker(config: BrokerConfig, *, logger: Any, ready: Callable[[str]
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await broker.start()
-    address = f"{config.advertised_listeners[0].host}:{broker.port}"
+    address = broker.address
     gc.collect()
     gc.freeze()  # What a start leaves behind stays for good: later collections needn't look at it.
     logger.info("ready", address=address, node_id=config.node_id, log_dirs=list(config.log_dirs))

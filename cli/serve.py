@@ -64,8 +64,8 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
         except UnicodeDecodeError as error:
             message = f"{name} is not a text in UTF-8: byte {error.start} is {error.object[error.start]:#x}."
             raise ConfigError(message) from None
-    caps = [f"{MAX_VERSION_PREFIX}{cap}" for cap in options.max_versions]
-    given = merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), from_settings(caps))
+    caps = from_settings(options.max_versions, "--max-version", MAX_VERSION_PREFIX)
+    given = merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), caps)
     return load_config(given=given, host_name=host_name())
 
 

@@ -3,7 +3,8 @@
 Without it a directory that isn't mounted looks like one that never was, and its partitions would be made anew, empty, in the others.
 With it the broker knows at its start that something is missing: a partition that the metadata know and no directory holds may be there.
 
-The file, `lowtide-log-dirs`, is text: a line `version=0`, then for each directory its id (as in `meta.properties`) and its absolute path.
+The file, `lowtide-log-dirs`, is text: a line `version=0`, then for each directory its id (as in `meta.properties`) and its absolute path,
+byte by byte as the system has it.
 A file that can't be read says nothing and is written anew; it is never a reason to refuse anything.
 
 Source: the purpose is that of KIP-858, where the cluster's metadata say which directory a partition is in.
@@ -28,12 +29,12 @@ def encode_known(directories: Mapping[TopicId, str]) -> bytes:
     b'version=0\nAAAAAAAAAAAAAAAAAAAAYQ /data\n'
     """
     lines = [f"{topic_id_text(directory_id)} {path}" for directory_id, path in sorted(directories.items())]
-    return "\n".join([_HEAD, *lines, ""]).encode()
+    return "\n".join([_HEAD, *lines, ""]).encode(errors="surrogateescape")
 
 
 def decode_known(content: bytes) -> dict[TopicId, str]:
     """The inverse of `encode_known`. Errors: ValueError."""
-    head, *lines = content.decode().splitlines()
+    head, *lines = content.decode(errors="surrogateescape").removesuffix("\n").split("\n")
     if head != _HEAD:
         message = f"the first line is {head!r} instead of {_HEAD!r}"
         raise ValueError(message)

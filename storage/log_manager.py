@@ -116,7 +116,8 @@ class LogManager:
         those of the cluster's metadata, by name.
         Errors: StorageError in one sentence; see `open_directories`.
         """
-        repeated = {path for path in self._paths if self._paths.count(path) > 1}
+        absolute = list(map(self._filesystem.absolute_path, self._paths))
+        repeated = {path for path, place in zip(self._paths, absolute, strict=True) if absolute.count(place) > 1}
         if repeated:
             raise RefusedDirectoryError(min(repeated), "the log directory is given twice")
         request = OpenRequest(

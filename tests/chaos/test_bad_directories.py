@@ -286,6 +286,17 @@ def test_a_directory_in_use_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
+def test_an_address_in_use_is_refused_by_its_key(tmp_path: Path) -> None:
+    async def serve() -> None:
+        async with ServeProcess(tmp_path / "first") as first:
+            address = f"listeners=PLAINTEXT://127.0.0.1:{first.port}"
+            ended = await asyncio.to_thread(run_to_end, serve_command(tmp_path / "second", address))
+            assert ended.returncode == 2
+            assert ended.stderr.splitlines() == [f"lowtide serve: {address} is not possible: address already in use."]
+
+    asyncio.run(serve())
+
+
 def property_changed(directory: Path, name: str, value: str) -> Callable[[], None]:
     path = directory / "meta.properties"
     lines = [f"{name}={value}\n" if line.startswith(f"{name}=") else line for line in path.read_text().splitlines(keepends=True)]

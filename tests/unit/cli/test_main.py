@@ -95,9 +95,9 @@ def test_sources_are_merged_in_order(tmp_path, monkeypatch):
         (["--set", "num.partitions=0"], "num.partitions=0"),
         (["--set", "num.partitions"], "--set num.partitions has no value"),
         (["--set", "no.such.key=1"], "no.such.key"),
-        (["--max-version", "DeleteRecords=4"], "from 0 to 3"),
+        (["--max-version", "DeleteRecords=4"], "from 0 to 3 (in --max-version DeleteRecords)"),
         (["--max-version", "JoinGroup=4"], "JoinGroup"),
-        (["--max-version", "Fetch"], "Fetch has no value"),
+        (["--max-version", "Fetch"], "--max-version Fetch has no value: allowed is --max-version API=version"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_a_sentence(arguments, part, capsys):

@@ -414,9 +414,10 @@ def test_the_cluster_is_known_before_the_directories_are_opened() -> None:
 def test_a_directory_given_twice_or_copied_is_refused() -> None:
     world = World(ONE, TWO)
     world.manager.close()
-    world.paths = [ONE, ONE + "/"]
-    with pytest.raises(StorageError, match="given twice"):
-        world.start()
+    for again in (ONE + "/", "/." + ONE):
+        world.paths = [ONE, again]
+        with pytest.raises(StorageError, match="given twice"):
+            world.start()
     world.filesystem.write_bytes(f"{TWO}/{META_PROPERTIES}", world.filesystem.read_bytes(f"{ONE}/{META_PROPERTIES}"))
     world.paths = [ONE, TWO]
     with pytest.raises(StorageError, match=f"same directory.id as {ONE}"):

@@ -305,3 +305,9 @@ def test_what_is_in_a_directory_is_told_without_a_look_at_the_disk() -> None:
     world.filesystem.remove_tree(ONE)
     with pytest.raises(StorageError, match=ONE):
         world.manager.usage(ONE)
+
+
+def test_directories_are_known_by_any_path_that_a_system_allows() -> None:
+    paths = ["/data one", "/with\u2028and\x85", "/not utf-8 \udcff"]
+    known = {bytes([number]) * 16: path for number, path in enumerate(paths, 1)}
+    assert decode_known(encode_known(known)) == known
