@@ -1,0 +1,169 @@
+"""Explicit-state search: every state that a model can reach with a bounded number of faults is looked at once.
+
+The order is fewest faults first, then fewest steps: of all ways to the violation with so few faults the trace is a shortest one.
+A state that was reached with few faults is not entered again with more: what can follow with fewer left can also follow with more left.
+A model says what a state is (any hashable value), where it starts, what can happen next, and what may never be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Label = tuple[Any, ...]
+"""A format string and its arguments: formatted only for the few steps that are printed."""
+
+STATES_MAX = 5_000_000
+"""A model that grows beyond this has lost a bound somewhere."""
+
+
+class Model(Protocol):
+    """What can be searched."""
+
+    def starts(self) -> Iterator[tuple[Label, Any]]: ...
+
+    def steps(self, state: Any, may_fail: bool) -> Iterator[tuple[bool, Label, Any]]: ...
+
+    def violation(self, state: Any) -> str | None: ...
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search came to. `broken` is empty if every state was looked at and none was wrong."""
+
+    states: int
+    broken: str = ""
+    steps: list[str] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Steps after the start."""
+        return max(len(self.steps) - 1, 0)
+
+    def __str__(self) -> str:
+        if not self.broken:
+            return f"{self.states} states, nothing found"
+        lines = [f"{self.states} states, then: {self.broken}"]
+        lines += [f"  {number:2}. {text}" for number, text in enumerate(self.steps)]
+        return "\n".join(lines)
+
+
+class Reached:
+    """The states seen so far, each with the step that led to it first."""
+
+    def __init__(self) -> None:
+        self.parents: dict[Any, tuple[Any, Label]] = {}
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def trace(self, state: Any) -> list[str]:
+        """From the start to the state, one line for each step."""
+        lines = []
+        while state is not None:
+            state, label = self.parents[state]
+            lines.append(label[0].format(*label[1:]))
+        return lines[::-1]
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """States are tuples of tuples, without cycles: looking through millions of them for garbage finds nothing, again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def search(model: Model, *, faults: int) -> Found:
+    """Look at every state that is reachable with at most that many faults, and stop at the first that is wrong."""
+    with without_collection():
+        return first_violation(model, faults)
+
+
+def first_violation(model: Model, faults: int) -> Found:
+    """Breadth first, one layer for each number of faults."""
+    reached = Reached()
+    parents = reached.parents
+    layer: dict[int, list[tuple[Any, Any, Label]]] = {0: [(state, None, label) for label, state in model.starts()]}
+    for used in range(faults + 1):
+        may_fail = used < faults
+        following: dict[int, list[tuple[Any, Any, Label]]] = defaultdict(list)
+        depth = min(layer, default=0)
+        frontier: list[Any] = []
+        while frontier or layer:
+            for state, parent, label in layer.pop(depth, ()):
+                if state not in parents:
+                    parents[state] = (parent, label)
+                    if broken := model.violation(state):
+                        return Found(len(parents), broken, reached.trace(state))
+                    frontier.append(state)
+            depth += 1
+            coming: list[Any] = []
+            for state in frontier:
+                for fault, label, after in model.steps(state, may_fail):
+                    if after in parents:
+                        continue
+                    if fault:
+                        following[depth].append((after, state, label))
+                        continue
+                    parents[after] = (state, label)
+                    if broken := model.violation(after):
+                        return Found(len(parents), broken, reached.trace(after))
+                    coming.append(after)
+            frontier = coming
+            assert len(parents) < STATES_MAX, "a bound is missing"
+        layer = following
+    return Found(len(parents))
+
+
+def stuck(model: Model, *, faults: int, goal: Callable[[Any], bool]) -> Found:
+    """Look for a state from which the goal can't be reached any more, even if nothing fails from then on."""
+    with without_collection():
+        reached, before, goals = graph(model, faults, goal)
+        able = set(goals)
+        waiting = list(goals)
+        while waiting:
+            for state in before.get(waiting.pop(), ()):
+                if state not in able:
+                    able.add(state)
+                    waiting.append(state)
+        for state in reached.parents:
+            if state not in able:
+                return Found(len(reached), "the goal can't be reached any more", reached.trace(state))
+        return Found(len(reached))
+
+
+def graph(model: Model, faults: int, goal: Callable[[Any], bool]) -> tuple[Reached, dict[Any, list[Any]], list[Any]]:
+    """All reachable states, who leads to whom without a fault (backwards), and the states at the goal."""
+    reached = Reached()
+    before: dict[Any, list[Any]] = defaultdict(list)
+    goals = []
+    layer: list[tuple[Any, Any, Label]] = [(state, None, label) for label, state in model.starts()]
+    for used in range(faults + 1):
+        following = []
+        while layer:
+            coming: list[tuple[Any, Any, Label]] = []
+            for state, parent, label in layer:
+                if state in reached.parents:
+                    continue
+                reached.parents[state] = (parent, label)
+                if goal(state):
+                    goals.append(state)
+                    continue
+                for fault, step, after in model.steps(state, used < faults):
+                    if fault:
+                        following.append((after, state, step))
+                    else:
+                        before[after].append(state)
+                        coming.append((after, state, step))
+            layer = coming
+        layer = following
+    return reached, before, goals

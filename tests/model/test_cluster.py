@@ -1,0 +1,136 @@
+"""The rules of deletion hold in the model of a cluster, and each of them is needed: without it a deleted record comes back.
+
+`make model FAULTS=2` searches with two faults of every kind together, for as long as that takes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from .cluster import Cluster
+from .cluster_state import ALL_FAULTS, HELD, LEASE, LOST, MOVE, OLD_DIRECTORY, RESTART, Rules, Scope, World
+from .search import search, stuck
+
+NOBODY_READS = None
+FAULTS = int(os.environ.get("FAULTS", "0"))
+"""More than none asks for the long search."""
+
+
+def scope(*faults: str, reader: int | None = 2, lag: int = 1) -> Scope:
+    return Scope(faults=frozenset(faults), reader=reader, lag=lag)
+
+
+HOLDS = {
+    "leases end and brokers return, a follower is read": scope(LEASE),
+    "brokers restart, some with an old directory": scope(RESTART, OLD_DIRECTORY, reader=NOBODY_READS),
+    "fetches are held up, answers lost, a follower is read": scope(HELD, LOST),
+    "the leadership moves as planned, a follower is read": scope(MOVE),
+}
+
+
+@pytest.mark.parametrize("allowed", HOLDS.values(), ids=HOLDS.keys())
+def test_no_acknowledged_delete_comes_back(allowed: Scope):
+    """Every state with one fault of those kinds."""
+    found = search(Cluster(Rules(), allowed), faults=1)
+    assert not found.broken, str(found)
+
+
+@pytest.mark.parametrize("fault", [RESTART, LOST])
+def test_a_delete_can_be_acknowledged_from_everywhere(fault: str):
+    """Rules that forbid everything would keep every promise.
+
+    A directory that is too old for an election is left out: where it is the last one, deletes wait for ever, and are to.
+    """
+    found = stuck(Cluster(Rules(), scope(fault, reader=NOBODY_READS)), faults=1, goal=lambda world: world.acknowledged)
+    assert not found.broken, str(found)
+
+
+def test_the_search_gets_far():
+    """To a delete that was acknowledged after the leadership moved, with other members in the ISR. Or silence would say nothing."""
+
+    class Far(Cluster):
+        def violation(self, world: World) -> str | None:
+            record = world.history[-1]
+            leads = record.leader == 1 and world.replicas[1].tenure is not None
+            return "far" if world.acknowledged and leads and record.isr[2] and not record.isr[0] else None
+
+    found = search(Far(Rules(), Scope(faults=frozenset((MOVE,)), first_isrs=((0, 1),), reader=NOBODY_READS)), faults=1)
+    assert found.broken == "far"
+
+
+def long_search(name: str, model: Cluster, faults: int) -> None:
+    found = search(model, faults=faults)
+    print(f"{name}: {found}")
+    assert not found.broken, str(found)
+
+
+@pytest.mark.skipif(not FAULTS, reason="takes minutes and gigabytes: make model FAULTS=2")
+@pytest.mark.parametrize("fault", sorted(ALL_FAULTS))
+def test_several_faults(fault: str):
+    """Every kind of fault together with restarts, so many of them, and nobody reads from followers."""
+    long_search(fault, Cluster(Rules(), scope(fault, RESTART, reader=NOBODY_READS)), FAULTS)
+
+
+@pytest.mark.skipif(not FAULTS, reason="takes minutes and gigabytes: make model FAULTS=2")
+@pytest.mark.parametrize("lag", [1, 2])
+@pytest.mark.parametrize("reader", [0, 2])
+def test_one_fault_of_any_kind(reader: int, lag: int):
+    """With reads from a follower, or from who led first; brokers see changes late, by one or by two."""
+    long_search(f"reader {reader}, lag {lag}", Cluster(Rules(), scope(*ALL_FAULTS, reader=reader, lag=lag)), 1)
+
+
+@dataclass(frozen=True)
+class Without:
+    """A rule that is taken away: which switch, what may happen then, and the shortest way to harm."""
+
+    rule: str
+    change: dict[str, Any]
+    allowed: Scope
+    faults: int
+    harm: str
+    steps: int
+
+
+NEEDED = [
+    Without("R1 visible when durable", {"visible_when_durable": False}, scope(RESTART, reader=None), 1, "D5", 2),
+    Without("R1 reported when durable", {"reported_when_durable": False}, scope(reader=None), 0, "D8", 7),
+    Without("R1 acknowledged when durable", {"acknowledged_when_durable": False}, scope(reader=None), 0, "D1", 4),
+    Without("R2 no ISR without the deletes", {"floor": "none"}, scope(reader=None), 0, "D8", 7),
+    Without("R2 the floor rises with acknowledged deletes", {"floor": "elected"}, scope(reader=None), 0, "D8", 7),
+    Without("R2 the floor begins at the leader's log start", {"floor": "acknowledged"}, scope(RESTART, reader=None), 1, "D8", 11),
+    Without("R3 the ISR has it", {"asks_isr": False}, scope(reader=None), 0, "D8", 5),
+    Without("R3 every live replica has it", {"asks_live": False}, scope(), 0, "D1", 3),
+    Without("R3 who is about to join has it", {"asks_proposed": False}, scope(reader=None), 0, "D8", 6),
+    Without("R3 reports of this registration", {"reports_of_this_registration": False}, scope(OLD_DIRECTORY, reader=None), 1, "D8", 11),
+    Without("R3 a newer broker epoch is live", {"newer_epoch_is_live": False}, scope(LEASE), 1, "D1", 9),
+    Without("R3 a new leader counts all", {"new_leader_counts_all": False}, scope(MOVE), 1, "D1", 9),
+    Without("R3 asks at or below the log start, too", {"asks_at_or_below_start": False}, scope(reader=None), 0, "D8", 3),
+    Without("R7 reads need a fresh answer", {"reads_need_trust": False}, scope(), 0, "D1", 5),
+    Without("R7 of this registration", {"trust_of_this_registration": False}, scope(LEASE), 1, "D1", 7),
+    Without("R7 of this leader epoch", {"trust_of_this_leader_epoch": False}, scope(MOVE), 1, "D1", 11),
+    Without("R7 not too long ago", {"trust_expires": False}, scope(), 0, "D1", 5),
+    Without("R7 counted from the sending", {"trust_counts_from_sending": False}, scope(), 0, "D1", 7),
+    Without("R7 the follower's own log start", {"reads_wait_for_own_start": False}, scope(), 0, "D1", 7),
+    Without("R8 the ISR is of this registration", {"isr_of_this_registration": False}, scope(OLD_DIRECTORY, reader=None), 1, "D8", 6),
+    Without("R8 leadership is of this registration", {"leads_of_this_registration": False}, scope(OLD_DIRECTORY, reader=None), 1, "D1", 6),
+    Without("R8 old directories are marked", {"stale_is_marked": False}, scope(OLD_DIRECTORY, reader=None), 1, "D8", 6),
+    Without("an old image fences its broker", {"image_is_fresh": False}, scope(MOVE), 1, "D1", 10),
+]
+
+
+@pytest.mark.parametrize("without", NEEDED, ids=lambda without: without.rule)
+def test_without_one_rule_the_promise_breaks(without: Without):
+    """The trace is a shortest one; a change of the model that makes it longer or shorter is to be looked at."""
+    found = search(Cluster(Rules(**without.change), without.allowed), faults=without.faults)
+    print(found)
+    assert found.broken.startswith(without.harm), str(found)
+    assert found.length == without.steps, str(found)
+
+
+def test_every_switch_is_tried():
+    """No rule in the model whose need isn't shown."""
+    assert {name for without in NEEDED for name in without.change} == set(Rules.__dataclass_fields__)
