@@ -9,7 +9,6 @@ Nothing here is global: several brokers may live in one process, on real ports o
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -40,6 +39,7 @@ from lowtide.replication.controller import plan_controller_work
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import Committer, ThreadCommitter
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
+from lowtide.runtime.long_lived import LongLived
 from lowtide.runtime.random import Random, system_random
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.runtime.thread_usage import ReadUsage, ThreadUsageReader, no_usage
@@ -100,16 +100,32 @@ def real_ports(loop: asyncio.AbstractEventLoop) -> Ports:
     )
 
 
+def _ignore() -> None:
+    """Stands for a listener where nobody wants to know."""
+
+
 class Broker:
     """One broker. `start` once, then `stop` once."""
 
-    def __init__(self, config: BrokerConfig, ports: Ports, log: Any, *, on_failed: Callable[[], None] = lambda: None) -> None:
-        """`on_failed` is called when the broker cannot go on: all its log directories are offline."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        ports: Ports,
+        log: Any,
+        *,
+        on_failed: Callable[[], None] = _ignore,
+        on_partition_made: Callable[[], None] = _ignore,
+    ) -> None:
+        """`on_failed` is called when the broker cannot go on: all its log directories are offline.
+
+        `on_partition_made` is called for each partition that comes to stay in memory.
+        """
         self.config = config
         self.log = log
         self.port = 0
         self.failed = False
         self._on_failed = on_failed
+        self._on_partition_made = on_partition_made
         self._ports = ports
         self._tasks = TaskRegistry(self._on_task_failed)
         self._store: LocalStore | None = None
@@ -197,6 +213,7 @@ class Broker:
             log=self.log,
             log_config=lambda topic: log_config(self._configs.current, topic.configs),
             maximum_waiting_per_partition=MAXIMUM_WAITING_PER_PARTITION,
+            on_partition_made=self._on_partition_made,
         )
         self.replicas.producer_id_expiration_ms = config.producer_id_expiration_ms
         context = BrokerContext(
@@ -373,13 +390,13 @@ async def run_broker(config: BrokerConfig, *, logger: Any, ready: Callable[[str]
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    broker = Broker(config, real_ports(loop), logger, on_failed=stopping.set)
+    long_lived = LongLived()
+    broker = Broker(config, real_ports(loop), logger, on_failed=stopping.set, on_partition_made=long_lived.note_made)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await broker.start()
     address = broker.address
-    gc.collect()
-    gc.freeze()  # What a start leaves behind stays for good: later collections needn't look at it.
+    long_lived.freeze()
     logger.info("ready", address=address, node_id=config.node_id, log_dirs=list(config.log_dirs))
     if ready is not None:
         ready(address)

@@ -34,6 +34,7 @@ class Pending(Generic[ResponseT]):
         """Give the answer; None closes the connection without one."""
         assert not self.done, "a request is answered once"
         self.done = True
+        self.on_abandoned = None
         self._response = response
         if self._listener is not None and not self.abandoned:
             self._listener(response)
@@ -41,6 +42,7 @@ class Pending(Generic[ResponseT]):
     def fail(self) -> None:
         """Close the connection: a bug kept the answer from being made, or from being sent, in which case `complete` was called before."""
         self.done = True
+        self.on_abandoned = None
         self._response = None
         if self._listener is not None and not self.abandoned:
             self._listener(None)

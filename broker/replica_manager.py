@@ -45,8 +45,9 @@ class ReplicaManager:
         log: Any,
         log_config: Callable[[TopicImage], LogConfig],
         maximum_waiting_per_partition: int,
+        on_partition_made: Callable[[], None] = lambda: None,
     ) -> None:
-        """`log_config` gives the effective configuration of a topic's logs."""
+        """`log_config` gives the effective configuration of a topic's logs; `on_partition_made` is told of each partition hosted anew."""
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.offline: frozenset[TopicPartition] = frozenset()
@@ -63,6 +64,7 @@ class ReplicaManager:
         self._loop = loop
         self._log = log
         self._log_config = log_config
+        self._on_partition_made = on_partition_made
         self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
         self._work: deque[Callable[[], None]] = deque()
         self._working = False
@@ -236,6 +238,7 @@ class ReplicaManager:
             self.offline -= {key}
         partition = Partition(topic_partition=key, topic_id=topic.topic_id, local_broker_id=self.broker_id, log=log)
         self.partitions[key] = partition
+        self._on_partition_made()
         return partition
 
     def _stop(self, gone: list[TopicPartition]) -> None:

@@ -13,13 +13,9 @@ SLICE_MS = 2
 
 def run_in_slices(loop: asyncio.AbstractEventLoop, clock: Clock, steps: Iterator[object], on_done: Callable[[], None]) -> None:
     """Take `steps` to their end, the first slice of them at once; then `on_done` is called. Whatever is ready runs between two slices."""
-
-    def run() -> None:
-        until_ms = clock.monotonic_ms() + SLICE_MS
-        for _step in steps:
-            if clock.monotonic_ms() >= until_ms:
-                loop.call_soon(run)
-                return
-        on_done()
-
-    run()
+    until_ms = clock.monotonic_ms() + SLICE_MS
+    for _step in steps:
+        if clock.monotonic_ms() >= until_ms:
+            loop.call_soon(run_in_slices, loop, clock, steps, on_done)
+            return
+    on_done()
