@@ -236,6 +236,8 @@ class ReplicaManager:
                 self.offline |= {key}
                 return None
             self.offline -= {key}
+        if log.offline:
+            self.offline |= {key}  # Its directory has failed before this partition was here to be told so.
         partition = Partition(topic_partition=key, topic_id=topic.topic_id, local_broker_id=self.broker_id, log=log)
         self.partitions[key] = partition
         self._on_partition_made()

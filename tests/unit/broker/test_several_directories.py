@@ -424,3 +424,22 @@ def test_producers_are_described_as_asked() -> None:
         assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
 
     simulated(main)
+
+
+@pytest.mark.parametrize("path", ["lowtide-registration", "lowtide-log-dirs"])
+def test_a_directory_that_fails_while_the_broker_starts_has_its_partitions_told_as_offline(path: str) -> None:
+    """It was loaded already, but nobody hosted its logs yet."""
+
+    async def main(simulation: SeveralDisks) -> None:
+        client = await simulation.begin()
+        lost = (await simulation.directories(client))[DISKS[1]][TOPIC]
+        await simulation.stop()
+        if path == "lowtide-log-dirs":
+            simulation.filesystem.unlink(f"{DISKS[1]}/{path}")
+        simulation.filesystem.fail_next("write", errno.EIO, path_contains=f"{DISKS[1]}/{path}")
+        await simulation.start()
+        client = await simulation.connect()
+        assert await simulation.produce(client, TOPIC, lost[0]) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await simulation.leaderless(client, TOPIC) == lost
+
+    simulated(main)
