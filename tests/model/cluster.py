@@ -1,6 +1,6 @@
 """The model of a cluster as one thing: where it starts, all its steps, and what may never be.
 
-What is left out: log ends and truncation (`log_ends.py`), waiting and being woken (`waiting.py`), the files (`journal.py`,
+What is left out: log ends and truncation (`log_ends.py`), waiting and being woken (`wakes.py`, `rounds.py`), the files (`journal.py`,
 `registration.py`), and topics: the delete is one of one partition.
 """
 
