@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
-
-import msgspec
 
 from lowtide.broker.config_topics import TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
-from lowtide.metadata.store import AmbiguousError, MetadataStoreError
+from lowtide.metadata.store import AmbiguousError, MetadataStoreError, Revision
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicId
 from lowtide.replication.controller import (
@@ -31,9 +29,9 @@ from lowtide.replication.controller import (
     TopicCreation,
     TopicDeletion,
     plan_create_topic,
-    plan_deletion,
     resolve_deletions,
 )
+from lowtide.replication.deletions import plan_deletions
 from lowtide.replication.new_partitions import NewPartitions, TopicGrowth, plan_new_partitions
 
 MAX_PLANS: Final = 10
@@ -49,10 +47,6 @@ class _Planned(Protocol):
 
 
 P = TypeVar("P", bound=_Planned)
-
-
-class _Deletion(msgspec.Struct, frozen=True):
-    plan: ChangePlan
 
 
 def check_timeout(timeout_ms: int) -> Refusal | None:
@@ -103,15 +97,61 @@ class TopicAdministrator:
         """What a DeleteTopics means."""
         return resolve_deletions(self.broker.metadata.image, wanted)
 
-    async def delete(self, deletion: TopicDeletion, timeout_ms: int) -> Refusal | None:
-        """Delete a topic; return when its name can be used again. Refusals as of `create`."""
+    async def delete(self, deletions: Sequence[TopicDeletion], timeout_ms: int) -> list[Refusal | None]:
+        """Delete topics, many in a transaction; return when their names can be used again. An outcome for each; refusals as of `create`."""
+        if (too_late := check_timeout(timeout_ms)) is not None:
+            return [too_late] * len(deletions)
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        async with AsyncExitStack() as turns:
+            # In one order for all, so that nobody waits for one who waits for him.
+            for name in sorted({_unified(deletion.name or "") for deletion in deletions}):
+                if not await turns.enter_async_context(self._turn(name, deadline)):
+                    return [_TOO_LATE] * len(deletions)
+            outcomes = await self._delete_in_groups(deletions, deadline)
+        if not await self._settled(deadline):
+            late = Refusal(ErrorCode.REQUEST_TIMED_OUT, "The topic is deleted, but not everywhere yet")
+            return [late if refusal is None else refusal for refusal in outcomes]
+        return outcomes
 
-        def plan() -> _Deletion | Refusal:
-            decided = plan_deletion(self.broker.metadata.image, deletion)
-            return decided if isinstance(decided, Refusal) else _Deletion(decided)
-
-        outcome = await self._change(deletion.name or "", plan, timeout_ms, "deleted")
-        return outcome if isinstance(outcome, Refusal) else None
+    async def _delete_in_groups(self, deletions: Sequence[TopicDeletion], deadline: float) -> list[Refusal | None]:
+        """Decide and commit until the image shows that all are gone, or why one isn't. What conflicts is decided anew, on a newer image."""
+        metadata = self.broker.metadata
+        left = dict(enumerate(deletions))
+        refusals: dict[int, Refusal] = {}
+        committed: set[int] = set()
+        for _ in range(MAX_PLANS):
+            seen = metadata.image.revision
+            groups, gone = plan_deletions(metadata.image, left)
+            refused = {number: refusal for number, refusal in gone.items() if number not in committed}
+            conflicts = False
+            for group in groups:
+                if asyncio.get_running_loop().time() > deadline:
+                    refused |= dict.fromkeys(group.members, _TOO_LATE)
+                    continue
+                try:
+                    refusal = await self._commit(group.plan)
+                except ConflictError:
+                    conflicts = True
+                    continue
+                if refusal is not None:
+                    refused |= dict.fromkeys(group.members, refusal)
+                else:
+                    committed.update(group.members)
+            refusals |= refused
+            # Looked up even after a commit: of one whose answer was lost, only the first topic is known to be gone.
+            left = {
+                number: deletion
+                for number, deletion in left.items()
+                if number not in refusals and metadata.image.topic_by_id(deletion.topic_id) is not None
+            }
+            if conflicts and (refusal := await self._newer_image(seen, deadline)) is not None:
+                refusals |= dict.fromkeys(left, refusal)
+                break
+            if not left:
+                break
+        else:
+            refusals |= dict.fromkeys(left, _GIVEN_UP)
+        return [refusals.get(number) for number in range(len(deletions))]
 
     def create_automatically(self, name: str) -> None:
         """Begin to make a topic that a client asked for by name, once."""
@@ -139,14 +179,18 @@ class TopicAdministrator:
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         async with self._turn(name, deadline) as has_turn:
             planned = await self._decide_and_commit(decide, deadline) if has_turn else _TOO_LATE
-        if isinstance(planned, Refusal):
+        if isinstance(planned, Refusal) or await self._settled(deadline):
             return planned
+        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The topic is {what}, but not everywhere yet")
+
+    async def _settled(self, deadline: float) -> bool:
+        """Wait until all that the image says is carried out here. Returns False when the deadline passes first."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self.broker.replicas.settled()
         except TimeoutError:
-            return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The topic is {what}, but not everywhere yet")
-        return planned
+            return False
+        return True
 
     @asynccontextmanager
     async def _turn(self, name: str, deadline: float) -> AsyncIterator[bool]:
@@ -154,7 +198,7 @@ class TopicAdministrator:
 
         A lock is kept as long as somebody holds it or waits for it.
         """
-        lock = self._turns.setdefault(name.replace(".", "_"), asyncio.Lock())
+        lock = self._turns.setdefault(_unified(name), asyncio.Lock())
         try:
             async with asyncio.timeout_at(deadline):
                 await lock.acquire()
@@ -177,16 +221,22 @@ class TopicAdministrator:
             try:
                 refusal = await self._commit(planned.plan)
             except ConflictError:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await metadata.wait_for(seen + 1)
-                except TimeoutError:
-                    return _TOO_LATE
-                except SessionError as error:
-                    return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-                continue
+                refusal = await self._newer_image(seen, deadline)
+                if refusal is None:
+                    continue
             return planned if refusal is None else refusal
-        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The metadata changed at the same time, {MAX_PLANS} times in a row; try again")
+        return _GIVEN_UP
+
+    async def _newer_image(self, seen: Revision, deadline: float) -> Refusal | None:
+        """Wait for an image after the one of revision `seen`. Refusals: too late, or COORDINATOR_NOT_AVAILABLE when the session ended."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.broker.metadata.wait_for(seen + 1)
+        except TimeoutError:
+            return _TOO_LATE
+        except SessionError as error:
+            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        return None
 
     async def _commit(self, plan: ChangePlan) -> Refusal | None:
         """Write a plan and wait until the image shows it.
@@ -208,4 +258,10 @@ class TopicAdministrator:
         return None
 
 
+def _unified(name: str) -> str:
+    """A topic's name as those see it that take `.` and `_` for the same."""
+    return name.replace(".", "_")
+
+
+_GIVEN_UP: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The metadata changed at the same time, {MAX_PLANS} times in a row; try again")
 _TOO_LATE: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "The time was over before the change could be made: nothing was done")

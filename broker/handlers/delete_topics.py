@@ -1,7 +1,7 @@
 """DeleteTopics: v1-v6.
 
-Behaviour: deletes each topic and answers when its logs are out of the way, so that the name can be used again. Files are removed a little
-later.
+Behaviour: deletes the topics, all small ones together, and answers when their logs are out of the way, so that the names can be used again.
+Files are removed a little later.
 
 Version notes: v6 names topics by name or by id (KIP-516).
 
@@ -29,12 +29,12 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's topics."""
     broker = administrator.broker
 
-    async def delete(deletion: TopicDeletion, timeout_ms: int) -> DeletableTopicResult:
-        refusal = deletion.refusal
-        if refusal is None and not broker.config.delete_topic_enable:
-            refusal = Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
-        if refusal is None:
-            refusal = await administrator.delete(deletion, timeout_ms)
+    async def delete(deletions: list[TopicDeletion], timeout_ms: int) -> list[Refusal | None]:
+        if not broker.config.delete_topic_enable:
+            return [Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")] * len(deletions)
+        return await administrator.delete(deletions, timeout_ms) if deletions else []
+
+    def row(deletion: TopicDeletion, refusal: Refusal | None) -> DeletableTopicResult:
         if refusal is None:
             broker.log.info("topic deleted", topic=deletion.name)
         return DeletableTopicResult(
@@ -50,7 +50,9 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             wanted = [(topic.name, topic.topic_id) for topic in request.topics]
         else:
             wanted = [(name, ZERO_TOPIC_ID) for name in request.topic_names]
-        rows = [await delete(deletion, request.timeout_ms) for deletion in administrator.resolve(wanted)]
+        resolved = administrator.resolve(wanted)
+        outcomes = iter(await delete([deletion for deletion in resolved if deletion.refusal is None], request.timeout_ms))
+        rows = [row(deletion, next(outcomes) if deletion.refusal is None else deletion.refusal) for deletion in resolved]
         return DeleteTopicsResponse(throttle_time_ms=0, responses=rows)
 
     return HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=handle)

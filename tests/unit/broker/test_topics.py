@@ -113,8 +113,68 @@ def test_a_deletion_that_lost_the_race_is_told_so(later: MetadataImage, expected
     session = Session(image(5, topic()), conflict(later))
     topics = administrator(session)
     (row,) = topics.resolve([(None, ID) if by_id else ("t", ZERO_TOPIC_ID)])
-    assert code(asyncio.run(topics.delete(row, TIMEOUT_MS))) == expected
+    (outcome,) = asyncio.run(topics.delete([row], TIMEOUT_MS))
+    assert code(outcome) == expected
     assert len(session.plans) == 1
+
+
+def many(count: int, *, first: int = 0) -> list[TopicImage]:
+    return [msgspec.structs.replace(topic(topic_id=b"%016d" % n), name=f"t{n}") for n in range(first, first + count)]
+
+
+def delete_all(session: Session, images: list[TopicImage], timeout_ms: int = TIMEOUT_MS) -> list[Refusal | None]:
+    topics = administrator(session)
+    rows = topics.resolve([(each.name, ZERO_TOPIC_ID) for each in images])
+    return asyncio.run(topics.delete(rows, timeout_ms))
+
+
+def test_many_topics_are_deleted_together() -> None:
+    everything = many(20)
+    session = Session(image(5, *everything), image(6))
+    assert delete_all(session, everything) == [None] * 20
+    assert len(session.plans) == 1
+
+
+def test_what_conflicts_is_deleted_all_the_same_but_for_what_is_gone() -> None:
+    """One of them was deleted by somebody else, and made anew; another has grown."""
+    everything = many(10)
+    anew = msgspec.structs.replace(everything[3], topic_id=b"another-topic-id")
+    grown = msgspec.structs.replace(topic(3, everything[4].topic_id), name="t4", modify_revision=6)
+    session = Session(image(5, *everything), conflict(image(6, *everything[:3], anew, grown, *everything[5:])), image(7, anew))
+    outcomes = delete_all(session, everything)
+    assert code(outcomes[3]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert outcomes[:3] + outcomes[4:] == [None] * 9
+    assert len(session.plans) == 2
+
+
+def test_topics_that_are_still_there_after_a_lost_answer_are_deleted_again() -> None:
+    """That the first of a transaction is gone says nothing of the others: somebody else may have deleted it."""
+    everything = many(5)
+    session = Session(image(5, *everything), image(6, *everything[1:]), image(7))
+    assert delete_all(session, everything) == [None] * 5
+    assert [len(plan.steps[0].compares) for plan in session.plans] == [5, 4]
+
+
+def test_topics_that_a_lost_answer_has_deleted_are_told_as_deleted() -> None:
+    """The image shows it only later."""
+    everything = many(5)
+    session = Session(image(5, *everything), image(5, *everything), conflict(image(6)))
+    assert delete_all(session, everything) == [None] * 5
+
+
+def test_topics_that_cannot_be_deleted_are_each_told_why() -> None:
+    everything = many(3)
+    assert [code(each) for each in delete_all(Session(image(5, *everything), NotControllerError("no")), everything)] == [
+        ErrorCode.NOT_CONTROLLER
+    ] * 3
+    always = Session(image(5, *everything), *(conflict(image(6 + attempt, *everything)) for attempt in range(100)))
+    assert [code(each) for each in delete_all(always, everything)] == [ErrorCode.REQUEST_TIMED_OUT] * 3
+    assert len(always.plans) == MAX_PLANS
+    waits = Session(image(5, *everything), ConflictError("nobody shows why"))
+    assert [code(each) for each in delete_all(waits, everything, timeout_ms=1)] == [ErrorCode.REQUEST_TIMED_OUT] * 3
+    assert [code(each) for each in delete_all(Session(image(5, *everything)), everything, timeout_ms=0)] == [
+        ErrorCode.REQUEST_TIMED_OUT
+    ] * 3
 
 
 def test_a_deletion_goes_on_when_the_topic_has_grown() -> None:
@@ -123,7 +183,7 @@ def test_a_deletion_goes_on_when_the_topic_has_grown() -> None:
     session = Session(image(5, topic()), conflict(image(6, grown)), image(7))
     topics = administrator(session)
     (row,) = topics.resolve([("t", ZERO_TOPIC_ID)])
-    assert asyncio.run(topics.delete(row, TIMEOUT_MS)) is None
+    assert asyncio.run(topics.delete([row], TIMEOUT_MS)) == [None]
     assert len(session.plans[1].steps[0].operations) == 3 + 3
 
 
