@@ -2,7 +2,8 @@
 
 Behaviour: validates the one batch of each partition, appends it and answers its base offset. With acks=0 nothing is answered; an
 error then closes the connection. A batch that takes long to check (many records, much behind its compression) is checked by the worker,
-while the connection waits and others are served. While this broker is the whole in-sync replica set acks=1 and acks=all are the same.
+and so is what is left of a request of many batches that takes long together; the connection waits meanwhile, and others are served. Of a
+partition named twice the last batch counts. While this broker is the whole in-sync replica set acks=1 and acks=all are the same.
 
 Version notes: v0-v2 are advertised because old librdkafka looks for them before it compresses (KAFKA-18659), and are refused. zstd
 needs v7. v8 names records that were refused. v9 is flexible. v10 tells the current leader (KIP-951). v13 has topic ids (KIP-516).
@@ -32,6 +33,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -39,7 +41,7 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.records import TRANSACTIONAL_BIT
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, TopicId
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
 
@@ -49,6 +51,9 @@ _CURRENT_LEADER_SINCE = 10
 
 SLOW_BYTES_MAX = 64 << 20
 """Copies of batches that wait for the worker."""
+
+REQUEST_MS = 5
+"""How long one request is worked on at a time: what follows then is left to the worker, whatever it is."""
 
 
 class SlowBatch(msgspec.Struct):
@@ -80,20 +85,36 @@ class ProduceHandler:
         self._slow: list[SlowBatch] = []
         """What of the request at hand the worker has to check; empty between requests."""
         self._slow_bytes = 0
-        """What the worker has of all requests."""
+        """What the worker has, or is to get, of all requests."""
+        self._ends_ms = 0
+        """When the request at hand has taken long, on the monotonic clock; 0 for one that has a single batch."""
 
     def handle(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Pending[ProduceResponse] | None:
         """Append every batch of the request; answer, or promise to when a flush is due."""
-        now_ms = self._clock.wall_ms()
+        now_ms, topics = self._clock.wall_ms(), request.topic_data
+        self._ends_ms = 0
+        if len(topics) != 1 or len(topics[0].partition_data) != 1:
+            topics = _once_each(topics)
+            self._ends_ms = self._clock.monotonic_ms() + REQUEST_MS
         responses: list[TopicProduceResponse] = []
-        for topic in request.topic_data:  # Loops here and below, for a comprehension costs a call.
-            responses.append(self._append_topic(topic, request.acks, context.api_version, now_ms))  # noqa: PERF401
+        try:
+            for topic in topics:  # Loops here and below, for a comprehension costs a call.
+                responses.append(self._append_topic(topic, request.acks, context.api_version, now_ms))  # noqa: PERF401
+        except BaseException:
+            self._forget_request()
+            raise
         if self._slow:
             return self._handle_slowly(request, responses, context)
         if request.acks != 0:
             return self._answer(ProduceResponse(responses=responses), request.timeout_ms)
         self._answer_nothing(responses, context)
         return None
+
+    def _forget_request(self) -> None:
+        """It has failed inside: nothing of it may be taken for a part of the next one."""
+        self._waits.clear()
+        self._slow_bytes -= sum(len(batch.records) for batch in self._slow)
+        self._slow.clear()
 
     def _answer_nothing(self, responses: list[TopicProduceResponse], context: RequestContext) -> None:
         self._waits.clear()
@@ -149,7 +170,6 @@ class ProduceHandler:
                 pending.fail()
 
         for batch in slow:
-            self._slow_bytes += len(batch.records)
             self._worker.submit(batch.check, partial(on_checked, batch))
         return pending
 
@@ -166,16 +186,15 @@ class ProduceHandler:
 
     def _put_off(self, batch: SlowBatch) -> PartitionProduceResponse:
         """Leave a batch to the worker; where that has enough to do the check holds the loop, for memory must not grow without end."""
-        if self._slow_bytes + sum(len(other.records) for other in self._slow) > SLOW_BYTES_MAX:
+        if self._slow_bytes > SLOW_BYTES_MAX:
             return self._append_slow(batch, batch.check())
+        self._slow_bytes += len(batch.records)
         self._slow.append(batch)
         return batch.placeholder
 
     def _append_topic(self, topic: TopicProduceData, acks: int, version: int, now_ms: int) -> TopicProduceResponse:
-        """The rows of one topic; of a partition named twice the last row counts, as in Kafka."""
+        """The rows of one topic."""
         rows = topic.partition_data
-        if len(rows) > 1:
-            rows = list({row.index: row for row in rows}.values())
         name: str | None = topic.name
         if version >= _TOPIC_IDS_SINCE:
             image = self._replicas.image
@@ -200,7 +219,9 @@ class ProduceHandler:
         if not partition.is_leader:
             return _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=partition if version >= _CURRENT_LEADER_SINCE else None)
         rules = partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd
-        batch = checked or validate_produce(records, rules, now_ms)
+        batch = checked
+        if batch is None and not (self._ends_ms and records and self._clock.monotonic_ms() >= self._ends_ms):
+            batch = validate_produce(records, rules, now_ms)
         if batch is None:
             placeholder = _failed(index, ErrorCode.NONE)
             return self._put_off(SlowBatch(topic, partition, bytes(records), rules.without_haste(), version, now_ms, placeholder))
@@ -229,6 +250,17 @@ class ProduceHandler:
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
     return HandlerSpec(key=ApiKey.PRODUCE, handle=ProduceHandler(broker).handle, advertised_minimum=0)
+
+
+def _once_each(topics: list[TopicProduceData]) -> list[TopicProduceData]:
+    """Each topic once, and each of its partitions: of one that is named again the last batch counts, as in Kafka."""
+    found: dict[tuple[str, TopicId], tuple[TopicProduceData, dict[int, PartitionProduceData]]] = {}
+    for topic in topics:
+        _, rows = found.setdefault((topic.name, topic.topic_id), (topic, {}))
+        rows.update((row.index, row) for row in topic.partition_data)
+    for topic, rows in found.values():
+        topic.partition_data = list(rows.values())
+    return [topic for topic, _ in found.values()]
 
 
 def _failed(

@@ -27,6 +27,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.testing.client import WireClient
 
 HOST, PORT = "broker", 9092
+PARTITIONS = 100
 SMALL = build_batch([(1, None, b"small", ())])
 MANY = build_batch([(1, None, b"", ())] * (QUICK_RECORDS + 1))
 BOMB = build_batch([(1, None, bytes(QUICK_BYTES), ())], compression=Compression.ZSTD)
@@ -51,11 +52,22 @@ class SteppedWorker:
         on_done(work())
 
 
+class SlowClock(SimulatedClock):
+    """Time passes whenever somebody looks, if the test says so."""
+
+    look_costs_ms = 0
+    _passed_ms = 0
+
+    def monotonic_ms(self) -> int:
+        self._passed_ms += self.look_costs_ms
+        return super().monotonic_ms() + self._passed_ms
+
+
 class World:
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
         self.worker = SteppedWorker()
-        self.clock = SimulatedClock(loop)
+        self.clock = SlowClock(loop)
         self.filesystem = MemoryFileSystem(random.Random(1))
         self.broker: Broker | None = None
 
@@ -85,7 +97,7 @@ class World:
         loop.start_node(HOST).spawn(serve())
         await started
         client = await self.connect()
-        topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[])
+        topic = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
         await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
 
     async def connect(self) -> WireClient:
@@ -206,5 +218,39 @@ def test_what_the_worker_brings_after_a_stop_is_not_appended() -> None:
         left = world.filesystem.listdir("/data")
         assert ".kafka_cleanshutdown" in left
         assert "lowtide-sync-failed" not in left
+
+    simulate(run)
+
+
+def test_of_a_partition_that_a_request_names_twice_the_last_batch_counts_wherever_it_stands() -> None:
+    """As in Kafka. A topic named again and again would have the broker check as many batches as there is room for in a frame."""
+
+    async def run(world: World) -> None:
+        client = await world.connect()
+        data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=BOMB)]) for _ in range(100)]
+        last = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=index, records=SMALL) for index in (1, 0)])
+        response = await client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[*data, last]), 9)
+        assert [[(row.index, row.error_code, row.base_offset) for row in topic.partition_responses] for topic in response.responses] == [
+            [(0, ErrorCode.NONE, 0), (1, ErrorCode.NONE, 0)]
+        ]
+        assert await end_offset(client) == 1
+        assert not world.worker.waiting
+
+    simulate(run)
+
+
+def test_what_is_left_of_a_request_that_takes_long_is_checked_by_the_worker() -> None:
+    """Each batch may be quick, and all of them together slow."""
+
+    async def run(world: World) -> None:
+        client = await world.connect()
+        world.clock.look_costs_ms = 1
+        answer = client.send(produce(*[SMALL] * PARTITIONS), 9)
+        await asyncio.sleep(1)
+        assert not answer.done()
+        assert 0 < len(world.worker.waiting) < PARTITIONS
+        world.clock.look_costs_ms = 0
+        world.worker.close()
+        assert rows(await answer) == [(ErrorCode.NONE, 0)] * PARTITIONS
 
     simulate(run)
