@@ -21,6 +21,7 @@ from lowtide.broker.config_topics import log_config
 from lowtide.broker.configs import ConfigAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import Dispatcher
+from lowtide.broker.fencing import Fence
 from lowtide.broker.fetch_session import FetchSessionCache
 from lowtide.broker.handlers.registry import handlers
 from lowtide.broker.loop_health import LoopHealth
@@ -31,10 +32,9 @@ from lowtide.broker.topics import TopicAdministrator
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.errors import InconsistentClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
-from lowtide.metadata.local import LocalStore
 from lowtide.metadata.records import Listener, MetadataCorruptError
-from lowtide.metadata.session import BrokerRegistration, MetadataSession
-from lowtide.metadata.store import MetadataStoreError
+from lowtide.metadata.session import BrokerRegistration, MetadataSession, SessionSettings
+from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.replication.controller import plan_controller_work
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import Committer, ThreadCommitter
@@ -72,17 +72,21 @@ class Ports:
     random: Random
     worker: Worker
     make_committer: Callable[[str], Committer]
-    open_store: Callable[[str], Awaitable[LocalStore]]
-    """Opens the metadata store that is embedded in a log directory."""
+    open_store: Callable[[str], Awaitable[OwnedStore]]
+    """Opens the metadata store: the one that is embedded in this log directory, or etcd."""
+    etcd: tuple[str, ...] = ()
+    """Where etcd is, if that is the metadata store."""
     read_usage: ReadUsage = no_usage
     """What the loop's thread has used; called by that thread."""
 
 
-def real_ports(loop: asyncio.AbstractEventLoop) -> Ports:
-    """Threads, files and the system's clock."""
+def real_ports(loop: asyncio.AbstractEventLoop, etcd: tuple[str, ...] = ()) -> Ports:
+    """Threads, files and the system's clock; metadata in the first log directory, or in the etcd that is given."""
     filesystem, clock = OsFileSystem(), SystemClock()
 
-    async def open_store(directory: str) -> LocalStore:
+    async def open_store(directory: str) -> OwnedStore:
+        if etcd:
+            return await _open_etcd(etcd)
         try:
             return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
         except AlreadyLockedError as error:
@@ -96,8 +100,18 @@ def real_ports(loop: asyncio.AbstractEventLoop) -> Ports:
         worker=ThreadWorker(loop),
         make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}"),
         open_store=open_store,
+        etcd=etcd,
         read_usage=ThreadUsageReader(),
     )
+
+
+async def _open_etcd(endpoints: tuple[str, ...]) -> OwnedStore:
+    try:
+        from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - takes long, and only a broker with etcd has its packages.
+    except ImportError as error:
+        message = f"etcd as metadata store needs packages that aren't installed ({error}): pip install 'lowtide[etcd]'"
+        raise MetadataStoreError(message) from error
+    return await EtcdStore.open(endpoints)
 
 
 def _ignore() -> None:
@@ -128,11 +142,12 @@ class Broker:
         self._on_partition_made = on_partition_made
         self._ports = ports
         self._tasks = TaskRegistry(self._on_task_failed)
-        self._store: LocalStore | None = None
+        self._store: OwnedStore | None = None
         self._log_manager: LogManager | None = None
         self._session: MetadataSession | None = None
         self._server: Server | None = None
         self._host: ConnectionHost | None = None
+        self._fence: Fence | None = None
         self._configs = BrokerConfigs(config)
         self._tick_timer: asyncio.TimerHandle | None = None
         self._upkeep_runs = False
@@ -167,13 +182,15 @@ class Broker:
         config, ports = self.config, self._ports
         self._check_metadata_directory()
         self._store = await ports.open_store(config.log_dirs[0])
-        adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, f"{config.log_dirs[0]}/{METADATA_FILE}")
+        place = f"etcd at {', '.join(ports.etcd)}" if ports.etcd else f"{config.log_dirs[0]}/{METADATA_FILE}"
+        adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, place)
         self._session = MetadataSession(
             store=self._store,
             clock=ports.clock,
             tasks=self._tasks,
             random=ports.random,
             broker_id=config.node_id,
+            settings=SessionSettings(sole_broker=bool(ports.etcd)),
             reconcile=plan_controller_work,
         )
         self._log_manager = LogManager(
@@ -216,6 +233,9 @@ class Broker:
             on_partition_made=self._on_partition_made,
         )
         self.replicas.producer_id_expiration_ms = config.producer_id_expiration_ms
+        if ports.etcd:
+            self._fence = Fence(session)
+            self.replicas.is_fenced = self._fence.is_up
         context = BrokerContext(
             configs=self._configs,
             replicas=self.replicas,
@@ -253,7 +273,8 @@ class Broker:
         self.port = self._server.port
         self.replicas.expect(session.image)
         session.on_image(self._on_image)
-        await session.start(BrokerRegistration(self._advertised(), config.broker_rack))
+        predecessors = [epoch for epoch in log_manager.registrations().values() if epoch is not None]
+        await session.start(BrokerRegistration(self._advertised(), config.broker_rack), predecessors)
         log_manager.write_registration(session.broker_epoch)
         if adopts is not Adoption.NONE:
             known = kafka_configs(ports.filesystem, config.log_dirs, self.log) if adopts is Adoption.FROM_KAFKA else {}
@@ -344,7 +365,7 @@ class Broker:
             self.replicas.on_directory_failed(logs)
         if self._log_manager is not None and not self._log_manager.has_online_directory:
             self._fail("all log directories have failed, the broker stops")
-        elif directory == self.config.log_dirs[0]:
+        elif directory == self.config.log_dirs[0] and not self._ports.etcd:
             self._fail("the log directory with the metadata store has failed, the broker stops")
 
     def _fail(self, reason: str) -> None:
@@ -358,6 +379,8 @@ class Broker:
         assert self._log_manager is not None
         if self._store is not None and self._store.failure is not None:
             self._fail(f"{self._store.failure}, the broker stops")
+        if self._fence is not None:
+            self._look_at_fence(self._fence)
         if self.replicas is not None:
             self.replicas.tick()
         if not self._upkeep_runs:
@@ -368,6 +391,16 @@ class Broker:
 
     def _on_upkeep_done(self) -> None:
         self._upkeep_runs = False
+
+    def _look_at_fence(self, fence: Fence) -> None:
+        """Say when the fence goes up or down, and tell those who wait when it goes up."""
+        turned = fence.turned()
+        if turned:
+            self.log.warning("the metadata store is out of reach, or has given this broker up: it doesn't act as a leader")
+            if self.replicas is not None:
+                self.replicas.on_fenced()
+        elif turned is False:
+            self.log.info("this broker may act as a leader")
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")
@@ -383,15 +416,17 @@ def _for_unknown_topics(config: LogConfig) -> LogConfig:
     return replace(config, cleanup_policy=config.cleanup_policy | {"compact"})
 
 
-async def run_broker(config: BrokerConfig, *, logger: Any, ready: Callable[[str], None] | None = None) -> int:
+async def run_broker(config: BrokerConfig, *, logger: Any, etcd: tuple[str, ...] = (), ready: Callable[[str], None] | None = None) -> int:
     """Run a broker on real ports until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 1 failed while running.
+
+    `etcd`: its endpoints, if the metadata are there.
 
     Errors: those of `Broker.start`.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     long_lived = LongLived()
-    broker = Broker(config, real_ports(loop), logger, on_failed=stopping.set, on_partition_made=long_lived.note_made)
+    broker = Broker(config, real_ports(loop, etcd), logger, on_failed=stopping.set, on_partition_made=long_lived.note_made)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await broker.start()

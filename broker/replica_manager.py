@@ -55,6 +55,8 @@ class ReplicaManager:
         self.producer_id_expiration_ms = DEFAULT_EXPIRATION_MS
         """How long a partition remembers a silent producer; partitions take a new value over with the next image that names them."""
         self.image: MetadataImage | None = None
+        self.is_fenced: Callable[[], bool] | None = None
+        """Whether this broker must not act as a leader now; None for one that always may."""
         self.fetches = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
         self.flushes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
         self.deletes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
@@ -76,11 +78,13 @@ class ReplicaManager:
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
         """The partition, online here, or why not.
 
-        Errors: KAFKA_STORAGE_ERROR (its directory is offline), NOT_LEADER_OR_FOLLOWER (hosted elsewhere, or not here yet),
-        UNKNOWN_TOPIC_OR_PARTITION.
+        Errors: KAFKA_STORAGE_ERROR (its directory is offline), NOT_LEADER_OR_FOLLOWER (hosted elsewhere, or not here yet, or this broker
+        is fenced), UNKNOWN_TOPIC_OR_PARTITION.
         """
         found = self.partitions.get((topic, partition))
         if found is not None:
+            if self.is_fenced is not None and self.is_fenced():
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
             return found if not found.log.offline else ErrorCode.KAFKA_STORAGE_ERROR
         if (topic, partition) in self.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -176,6 +180,11 @@ class ReplicaManager:
         self.offline |= {log.topic_partition for log in logs if log.topic_partition in self.partitions}
         for log in logs:
             self._release(log.topic_partition)
+
+    def on_fenced(self) -> None:
+        """This broker must not act any more: whoever waits is told."""
+        for topic, partition in self.partitions:
+            self._release(TopicPartition(topic, partition))
 
     def close(self) -> None:
         """Answer all that waits."""

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from lowtide.broker.config import BROKER_KEYS, BrokerConfig, ConfigError, Given, load_config
 from lowtide.broker.config_apis import MAX_VERSION_PREFIX
 from lowtide.broker.config_sources import from_environment, from_properties, from_settings, merge
+from lowtide.metadata.etcd_address import parse_endpoints
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.process import environment, host_name, raise_open_file_limit
 
@@ -32,7 +33,7 @@ def serve(arguments: Sequence[str]) -> int:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"--config {options.config} cannot be read: {error.strerror}.")
-    return _run(config)
+    return _run(config, options.metadata)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,6 +45,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", metavar="FILE", help="a file in the syntax of server.properties")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="set one key; may be repeated")
     parser.add_argument(
+        "--metadata",
+        type=_endpoints,
+        default=(),
+        metavar="etcd://HOST:PORT,HOST:PORT",
+        help="keep the metadata in an etcd; without it they are in the first log directory. One broker only, until there is replication",
+    )
+    parser.add_argument(
         "--max-version",
         action="append",
         default=[],
@@ -52,6 +60,13 @@ def _parser() -> argparse.ArgumentParser:
         help="offer an API up to this version only",
     )
     return parser
+
+
+def _endpoints(address: str) -> tuple[str, ...]:
+    try:
+        return parse_endpoints(address)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _configuration(options: argparse.Namespace) -> BrokerConfig:
@@ -69,7 +84,7 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
     return load_config(given=given, host_name=host_name())
 
 
-def _run(config: BrokerConfig) -> int:
+def _run(config: BrokerConfig, etcd: tuple[str, ...]) -> int:
     import uvloop  # noqa: PLC0415  after the configuration is known to be good
 
     from lowtide.broker.lifecycle import START_ERRORS, run_broker  # noqa: PLC0415
@@ -84,7 +99,7 @@ def _run(config: BrokerConfig) -> int:
     logger.debug("limits", open_files=limit)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run_broker(config, logger=logger))
+            return runner.run(run_broker(config, logger=logger, etcd=etcd))
     except START_ERRORS as error:
         return _refuse(f"{error}")
 

@@ -23,5 +23,9 @@ class DuplicateBrokerError(SessionError):
     """Another broker with this id is alive."""
 
 
+class SoleBrokerError(SessionError):
+    """Another broker is registered, and brokers can't share a cluster yet."""
+
+
 class InconsistentClusterError(SessionError):
     """The store belongs to another cluster than the log directories, or to an earlier state of this one."""

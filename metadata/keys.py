@@ -4,6 +4,7 @@
 |---|---|---|
 | `cluster_id` | text | for ever, made once |
 | `brokers/<id>` | `BrokerRecord` | with the broker's lease; its create revision is the broker epoch |
+| `sole_broker` | broker id | with that broker's lease; keeps other brokers out while there is no replication between brokers |
 | `controller` | `ControllerRecord` | with that broker's lease; its create revision is the fence of controller writes |
 | `controller_epoch` | number | for ever, one more per election |
 | `topics/<name>` | `TopicRecord` | until the topic is deleted |
@@ -37,6 +38,7 @@ BROKER_CONFIGS: Final = b"config/broker"
 
 CLUSTER_ID: Final = b"cluster_id"
 CONTROLLER: Final = b"controller"
+SOLE_BROKER: Final = b"sole_broker"
 CONTROLLER_EPOCH: Final = b"controller_epoch"
 NEXT_PRODUCER_ID: Final = b"producer_ids/next"
 ADOPTION: Final = b"adoption"

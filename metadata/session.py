@@ -27,6 +27,7 @@ from lowtide.metadata.errors import (
     InconsistentClusterError,
     NotControllerError,
     SessionError,
+    SoleBrokerError,
 )
 from lowtide.metadata.image import ImageDelta, MetadataImage, difference
 from lowtide.metadata.records import BrokerRecord, ControllerRecord, Listener, encode
@@ -37,6 +38,7 @@ from lowtide.metadata.store import (
     CompactedError,
     Compare,
     Get,
+    KeyValue,
     LeaseGoneError,
     LeaseId,
     MetadataStore,
@@ -48,7 +50,7 @@ from lowtide.metadata.writer import FencedWriter, Retry
 from lowtide.protocol.types import topic_id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
     from lowtide.metadata.changes import ChangePlan
     from lowtide.protocol.types import BrokerEpoch, BrokerId
@@ -65,13 +67,18 @@ received the renewal, the broker from when it sent it, so with clocks of about t
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
-    """How a session behaves. `registration_timeout_ms`: how long it waits for a predecessor's lease to end."""
+    """How a session behaves.
+
+    `registration_timeout_ms`: how long it waits for a predecessor's lease to end. `sole_broker`: no second broker may register, and
+    this one doesn't beside another.
+    """
 
     prefix: bytes = b"/lowtide/"
     time_to_live_ms: int = 6000
     keep_alive_ms: int = 1000
     registration_timeout_ms: int = 30_000
     ambiguous_timeout_ms: int = 10_000
+    sole_broker: bool = False
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True):
@@ -105,6 +112,7 @@ class MetadataSession:
         self._reconcile = reconcile
         self._writer = FencedWriter(store, clock, self._settings.prefix, self._settings.ambiguous_timeout_ms)
         self._registration = BrokerRegistration(())
+        self._predecessors: frozenset[BrokerEpoch] = frozenset()
         self._incarnation = ""
         self._lease: LeaseId = NO_LEASE
         self._alive_until_ms = 0
@@ -155,15 +163,18 @@ class MetadataSession:
         self.cluster_id = known
         return known
 
-    async def start(self, registration: BrokerRegistration) -> None:
+    async def start(self, registration: BrokerRegistration, predecessors: Collection[BrokerEpoch] = ()) -> None:
         """Register, become controller if nobody is, bring the image up to date, and keep all that so until `close`.
 
         Returns when the image shows this registration and what `reconcile` wanted. After an error only `close` may be called.
+        `predecessors`: epochs of earlier processes that are dead for certain, for this one holds the locks of their directories. A
+        registration under one of them is ended; any other is waited for.
 
-        Errors: DuplicateBrokerError, those of `open`, and whatever keeps the controller's work from being done in time.
+        Errors: DuplicateBrokerError, SoleBrokerError, those of `open`, and whatever keeps the controller's work from being done in time.
         """
         await self.open()
         self._registration = registration
+        self._predecessors = frozenset(predecessors)
         self._incarnation = self._random.randbytes(16).hex()
         self._spawn(self._follow, "follow")
         give_up_ms = self._clock.monotonic_ms() + self._settings.registration_timeout_ms
@@ -252,29 +263,47 @@ class MetadataSession:
     async def _register(self, give_up_ms: int) -> None:
         """Begin a lease and put this broker's key under it. Waits while a predecessor's lease lives.
 
-        Errors: DuplicateBrokerError after `give_up_ms` (monotonic).
+        Errors: DuplicateBrokerError after `give_up_ms` (monotonic); SoleBrokerError at once.
         """
         key = self._prefix + keys.broker(self.broker_id)
         record = encode(BrokerRecord(self._incarnation, self._registration.listeners, self._registration.rack))
+        taken = [key, self._prefix + keys.SOLE_BROKER] if self._settings.sole_broker else [key]
+        values = [record, b"%d" % self.broker_id]
         sent_ms = self._clock.monotonic_ms()
         lease = await self._store.lease_grant(self._settings.time_to_live_ms)
         retry = Retry()
         while True:
             seen = self.image.revision
             with suppress(AmbiguousError):
-                result = await self._store.transact([Compare(key, "create", "==", ABSENT)], [Put(key, record, lease)], [Get(key)])
+                result = await self._store.transact(
+                    [Compare(each, "create", "==", ABSENT) for each in taken],
+                    [Put(each, value, lease) for each, value in zip(taken, values, strict=False)],
+                    [Get(each) for each in taken],
+                )
                 self._check_progress(seen, result.revision)
                 if result.succeeded:
                     return self._hold(lease, result.revision, sent_ms)
                 pair = result.gets[0]
                 if pair is not None and pair.lease == lease:  # An earlier attempt of ours, whose answer was lost.
                     return self._hold(lease, pair.create_revision, sent_ms)
+                if pair is not None and pair.create_revision in self._predecessors:
+                    await self._store.lease_revoke(pair.lease)
+                    continue
+                self._check_sole(result.gets[-1])
             if self._clock.monotonic_ms() >= give_up_ms:
                 message = f"another broker with id {self.broker_id} is alive"
                 raise DuplicateBrokerError(message)
             await retry.wait()
             sent_ms = self._clock.monotonic_ms()
             await self._store.lease_keep_alive(lease)
+
+    def _check_sole(self, pair: KeyValue | None) -> None:
+        if self._settings.sole_broker and pair is not None and pair.value != b"%d" % self.broker_id:
+            message = (
+                f"broker {pair.value.decode()} is registered in this metadata store, and broker {self.broker_id} can't join it: this "
+                "version of Lowtide doesn't replicate between brokers yet"
+            )
+            raise SoleBrokerError(message)
 
     def _hold(self, lease: LeaseId, epoch: BrokerEpoch, sent_ms: int) -> None:
         self._lost.clear()

@@ -176,6 +176,19 @@ class MetadataStore(Protocol):
         ...
 
 
+class OwnedStore(MetadataStore, Protocol):
+    """A store as whoever opened it sees it."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be decided on this store any more, until it is opened anew; None while that is not so."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was begun, then refuse everything."""
+        ...
+
+
 def check_transaction(compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation]) -> None:
     """Assert that every engine would take this transaction: few enough operations, and no key written twice in one branch."""
     assert max(len(compares), len(operations), len(otherwise)) <= MAX_TRANSACTION_OPERATIONS, (

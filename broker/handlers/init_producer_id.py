@@ -14,6 +14,7 @@ from __future__ import annotations
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.metadata.errors import SessionError
 from lowtide.metadata.store import MetadataStoreError
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -48,7 +49,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return _failed(ErrorCode.UNSUPPORTED_VERSION)
         try:
             producer_id = await ids.take()
-        except MetadataStoreError as error:
+        except (MetadataStoreError, SessionError) as error:
             broker.log.warning("no producer ids", error=str(error))
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)

@@ -18,10 +18,11 @@ HOST = "127.0.0.1"
 _LINE_LIMIT_BYTES = 1 << 20
 
 
-def serve_command(directory: Path, *settings: str) -> list[str]:
-    """The command line of a broker over `directory`; port 0 is a free one, which the ready line tells."""
+def serve_command(directory: Path, *settings: str, metadata: str | None = None) -> list[str]:
+    """The command line of a broker over `directory`; port 0 is a free one, which the ready line tells. `metadata` as of `--metadata`."""
     given = [f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", *settings]
-    return [sys.executable, "-m", "lowtide.cli.main", "serve", *(word for setting in given for word in ("--set", setting))]
+    options = [word for setting in given for word in ("--set", setting)] + ([] if metadata is None else ["--metadata", metadata])
+    return [sys.executable, "-m", "lowtide.cli.main", "serve", *options]
 
 
 def run_to_end(command: list[str], *, limit_s: float = 20.0) -> subprocess.CompletedProcess[str]:
@@ -32,8 +33,8 @@ def run_to_end(command: list[str], *, limit_s: float = 20.0) -> subprocess.Compl
 class ServeProcess:
     """One life of a broker process. Used as `async with`: whatever happens, the process is gone at the end."""
 
-    def __init__(self, directory: Path, *settings: str) -> None:
-        self._command = serve_command(directory, *settings)
+    def __init__(self, directory: Path, *settings: str, metadata: str | None = None) -> None:
+        self._command = serve_command(directory, *settings, metadata=metadata)
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[int] | None = None
