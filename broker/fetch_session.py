@@ -139,6 +139,10 @@ class FetchSessionCache:
         if not session.targets:
             self._close(session.session_id)
             return FetchPlan()
+        if len(session.targets) > before and self._cached_partitions > MAXIMUM_CACHED_PARTITIONS:
+            # Its client begins anew, and is then told that there is no session for so much.
+            self._close(session.session_id)
+            return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchPlan(targets=session.targets.values(), session=session, session_id=session.session_id, incremental=True)
 
     @staticmethod

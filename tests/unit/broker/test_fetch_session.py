@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from lowtide.broker.fetch_session import EVICT_AFTER_IDLE_MS, FetchPlan, FetchSessionCache
+from lowtide.broker.fetch_session import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS, FetchPlan, FetchSessionCache
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
@@ -66,6 +66,18 @@ def test_wrong_epoch_leaves_the_session_alive() -> None:
 def test_unknown_session() -> None:
     for session in ((99, 1), (0, 1), (0, -2)):
         assert cache().plan(request(session, {0: 1}), 12, 0).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_that_grows_beyond_what_all_may_hold_is_closed() -> None:
+    """Its client begins anew with a full fetch, for which no session is opened. Those that don't grow go on."""
+    sessions = cache()
+    other = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
+    session_id = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
+    plan = sessions.plan(request((session_id, 1), dict.fromkeys(range(MAXIMUM_CACHED_PARTITIONS - 1), 0)), 12, 0)
+    assert (plan.error_code, len(sessions)) == (ErrorCode.NONE, 2)
+    plan = sessions.plan(request((session_id, 2), {MAXIMUM_CACHED_PARTITIONS: 0}), 12, 0)
+    assert (plan.error_code, len(sessions)) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 1)
+    assert sessions.plan(request((other, 1), {1: 7}), 12, 0).error_code == ErrorCode.NONE
 
 
 def test_forgetting_the_last_partition_closes_the_session() -> None:
