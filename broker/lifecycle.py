@@ -273,8 +273,7 @@ class Broker:
         self.port = self._server.port
         self.replicas.expect(session.image)
         session.on_image(self._on_image)
-        predecessors = [epoch for epoch in log_manager.registrations().values() if epoch is not None]
-        await session.start(BrokerRegistration(self._advertised(), config.broker_rack), predecessors)
+        await session.start(BrokerRegistration(self._advertised(), config.broker_rack), _predecessors(log_manager))
         log_manager.write_registration(session.broker_epoch)
         if adopts is not Adoption.NONE:
             known = kafka_configs(ports.filesystem, config.log_dirs, self.log) if adopts is Adoption.FROM_KAFKA else {}
@@ -406,6 +405,14 @@ class Broker:
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")
         if name.startswith("metadata-"):
             self._fail("the metadata session has ended, the broker stops")
+
+
+def _predecessors(log_manager: LogManager) -> list[int]:
+    """Registrations of earlier processes with these directories, whose locks are ours now; none where that can't be read."""
+    try:
+        return [epoch for epoch in log_manager.registrations().values() if epoch is not None]
+    except OSError:
+        return []
 
 
 def _for_unknown_topics(config: LogConfig) -> LogConfig:

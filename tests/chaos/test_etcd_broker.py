@@ -1,0 +1,232 @@
+"""A broker whose metadata are in etcd, as a process, with an etcd that is killed, frozen, away for long, or of somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from lowtide.protocol.messages.metadata import MetadataRequest
+from lowtide.testing.client import WireClient
+from lowtide.testing.etcd import EtcdProcess, missing
+from lowtide.testing.load import PartitionLoad
+
+from .serving import ServeProcess, run_to_end, serve_command
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+TOPIC = "kept"
+LIMIT_S = 20.0
+TIME_TO_LIVE_S = 6.0
+"""How long etcd waits for a sign of a broker; see `SessionSettings`."""
+
+UNFENCED_S = 2.0
+"""A broker acts at least for so long after etcd was last there: less than 0.8 of that time, less one pause between two signs."""
+
+METADATA_VERSION, CREATE_TOPICS_VERSION, FETCH_VERSION = 12, 7, 12
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
+    with EtcdProcess(tmp_path / "etcd") as process:
+        yield process
+
+
+class Scene:
+    """One broker over all its lives, its etcd, and a client with a history."""
+
+    def __init__(self, tmp_path: Path, etcd: EtcdProcess) -> None:
+        self.etcd = etcd
+        self.directory = tmp_path / "log"
+        self.broker = self.new_broker()
+        self.load = PartitionLoad(TOPIC, 0, lambda: self.broker.connect(), random.Random(7))
+
+    def new_broker(self) -> ServeProcess:
+        return ServeProcess(self.directory, metadata=f"etcd://{self.etcd.endpoint}")
+
+    async def start(self) -> WireClient:
+        self.broker = self.new_broker()
+        await self.broker.__aenter__()
+        return await self.broker.connect()
+
+    async def events(self, name: str) -> None:
+        """Wait until the broker's log has an event whose text begins so."""
+        async with asyncio.timeout(LIMIT_S):
+            while not any(line["event"].startswith(name) for line in self.broker.lines):
+                await asyncio.sleep(0.02)
+
+    async def acts(self, client: WireClient) -> bool:
+        """Produce; whether that was acknowledged. Another answer than NOT_LEADER_OR_FOLLOWER or an acknowledgement fails the test."""
+        before = self.load.counts["produced"]
+        await self.load.produce(client, 1)
+        return self.load.counts["produced"] > before
+
+    async def until_it_acts(self, client: WireClient) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not await self.acts(client):
+                await asyncio.sleep(0.05)
+
+    async def create_topic(self, client: WireClient) -> None:
+        """Make it, and fill it a little."""
+        await self.load.create_topic(client, {})
+        await self.until_it_acts(client)
+        for _ in range(10):
+            await self.load.step(client)
+
+
+async def metadata(client: WireClient) -> dict[str, tuple[bytes, int]]:
+    """Topic ids, and the leader epoch of each topic's first partition."""
+    answer = await client.request(MetadataRequest(topics=None, allow_auto_topic_creation=False), METADATA_VERSION)
+    return {topic.name: (topic.topic_id, topic.partitions[0].leader_epoch) for topic in answer.topics}
+
+
+async def create_error(client: WireClient, name: str) -> int:
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False), CREATE_TOPICS_VERSION)
+    return int(answer.topics[0].error_code)
+
+
+def parked_fetch(client: WireClient, offset: int) -> asyncio.Future[object]:
+    """A fetch that waits for more than will come."""
+    row = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    topic = FetchTopic(topic=TOPIC, partitions=[row])
+    return client.send(FetchRequest(max_wait_ms=60_000, min_bytes=1 << 19, max_bytes=1 << 20, topics=[topic]), FETCH_VERSION)
+
+
+async def test_metadata_are_in_etcd_and_outlive_the_broker(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Stopped or killed, the broker finds its topics there again; after a kill it doesn't wait for its own lease."""
+    scene = Scene(tmp_path, etcd)
+    client = await scene.start()
+    try:
+        await scene.create_topic(client)
+        (topic_id, epoch), *_ = (await metadata(client)).values()
+        assert not [*scene.directory.glob("*.sqlite*")]
+        assert await scene.broker.terminate() == 0
+        for life in (1, 2):
+            begun = time.monotonic()
+            client = await scene.start()
+            assert time.monotonic() - begun < TIME_TO_LIVE_S / 2
+            assert await metadata(client) == {TOPIC: (topic_id, epoch + life)}
+            await scene.load.read_all(client)
+            await scene.until_it_acts(client)
+            assert not scene.broker.faults
+            await scene.broker.kill()
+    finally:
+        await scene.broker.kill()
+
+
+async def test_an_etcd_that_is_away_for_a_moment_costs_no_record(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Killed and started again: records are written, read and deleted all the while; only what needs the metadata has to wait."""
+    scene = Scene(tmp_path, etcd)
+    client = await scene.start()
+    try:
+        await scene.create_topic(client)
+        before = await metadata(client)
+        await asyncio.to_thread(etcd.kill)
+        until = time.monotonic() + UNFENCED_S
+        while time.monotonic() < until:
+            assert await scene.acts(client)
+            await scene.load.step(client)
+        assert await create_error(client, "other") in {
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.NOT_CONTROLLER,
+        }
+        await asyncio.to_thread(etcd.start)
+        async with asyncio.timeout(LIMIT_S):
+            while await create_error(client, "other") not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
+                await asyncio.sleep(0.05)
+        await scene.load.read_all(client)
+        after = await metadata(client)
+        assert after.pop("other")
+        assert after == before, "the same registration, and the same leader epoch"
+        assert not scene.broker.faults
+    finally:
+        await scene.broker.kill()
+
+
+async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_goes_on_by_itself(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Before etcd may give it up it acknowledges nothing any more, and answers who waits; when etcd is back it leads anew."""
+    scene = Scene(tmp_path, etcd)
+    client, waiting = await scene.start(), await scene.broker.connect()
+    try:
+        await scene.create_topic(client)
+        before = await metadata(client)
+        bounds = await scene.load.bounds(client)
+        assert bounds is not None
+        etcd.freeze()
+        frozen = time.monotonic()
+        parked = parked_fetch(waiting, bounds[1])
+        while await scene.acts(client):
+            assert time.monotonic() - frozen < TIME_TO_LIVE_S, "etcd may have given it up by now"
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - frozen > UNFENCED_S
+        assert await scene.load.bounds(client) is None, "reads aren't answered either"
+        async with asyncio.timeout(TIME_TO_LIVE_S):
+            answer = await parked
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # type: ignore[attr-defined]
+        await scene.events("the metadata store is out of reach")
+        await asyncio.sleep(max(0.0, frozen + TIME_TO_LIVE_S + 1 - time.monotonic()))
+        etcd.thaw()
+        await scene.until_it_acts(client)
+        await scene.load.read_all(client)
+        (topic_id, epoch), *_ = before.values()
+        assert await metadata(client) == {TOPIC: (topic_id, epoch + 1)}, "no leadership of an earlier registration goes on"
+        await scene.events("this broker may act as a leader")
+        assert not scene.broker.faults
+    finally:
+        await scene.broker.kill()
+
+
+async def test_a_broker_that_slept_acknowledges_nothing_before_it_is_registered_again(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """What clients sent meanwhile is the first thing it does when it wakes, before it knows that it slept."""
+    scene = Scene(tmp_path, etcd)
+    client = await scene.start()
+    try:
+        await scene.create_topic(client)
+        before = await metadata(client)
+        os.kill(scene.broker.pid, signal.SIGSTOP)
+        sending = asyncio.ensure_future(scene.acts(client))
+        await asyncio.sleep(TIME_TO_LIVE_S + 1)
+        os.kill(scene.broker.pid, signal.SIGCONT)
+        assert not await sending
+        await scene.until_it_acts(client)
+        await scene.load.read_all(client)
+        (topic_id, epoch), *_ = before.values()
+        assert await metadata(client) == {TOPIC: (topic_id, epoch + 1)}
+        assert not scene.broker.faults
+    finally:
+        await scene.broker.kill()
+
+
+async def test_a_second_broker_is_refused(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """With a sentence, and the first doesn't notice. An etcd that doesn't know used directories is refused too."""
+    scene = Scene(tmp_path, etcd)
+    client = await scene.start()
+    try:
+        await scene.create_topic(client)
+        address = f"etcd://{etcd.endpoint}"
+        second = await asyncio.to_thread(run_to_end, serve_command(tmp_path / "second", "node.id=2", metadata=address))
+        assert second.returncode == 2
+        assert "broker 0 is registered in this metadata store, and broker 2 can't join it" in second.stderr
+        assert "doesn't replicate between brokers yet" in second.stderr
+        assert await scene.acts(client)
+        assert await scene.broker.terminate() == 0
+        with EtcdProcess(tmp_path / "empty") as empty:
+            other = await asyncio.to_thread(run_to_end, serve_command(scene.directory, metadata=f"etcd://{empty.endpoint}"))
+        assert other.returncode == 2
+        assert f"etcd at {empty.endpoint}: the metadata are missing or empty" in other.stderr
+        embedded = await asyncio.to_thread(run_to_end, serve_command(scene.directory))
+        assert embedded.returncode == 2
+        assert "the metadata are missing or empty" in embedded.stderr
+    finally:
+        await scene.broker.kill()
