@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Final
 from lowtide.protocol.types import parse_topic_id, topic_id_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lowtide.protocol.types import BrokerId, TopicId
 
 BROKERS: Final = b"brokers/"
@@ -62,6 +64,12 @@ def topic_id(identity: TopicId) -> bytes:
 def partition(identity: TopicId, number: int) -> bytes:
     """The state of one partition."""
     return PARTITIONS + b"%s/%06d" % (topic_id_text(identity).encode(), number)
+
+
+def partitions(identity: TopicId, numbers: Iterable[int]) -> list[bytes]:
+    """`partition` of many of a topic."""
+    prefix = PARTITIONS + topic_id_text(identity).encode()
+    return [b"%s/%06d" % (prefix, number) for number in numbers]
 
 
 def topic_config(name: str) -> bytes:

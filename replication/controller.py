@@ -249,18 +249,20 @@ def place_replicas(image: MetadataImage, count: int, factor: int, random: Random
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"{factor} replicas can't be placed: {len(live)} brokers are alive")
     first = random.randrange(len(live))
     placed = []
-    for number in range(count):
+    period = len(live) * max(len(live) - 1, 1)  # Then all combinations have come, and come again.
+    for number in range(min(count, period)):
         leader = first + number
         # After each round over the brokers the followers move on by one, so that a dead broker's load falls on all others.
         shift = number // len(live)
         others = [1 + (shift + distance) % (len(live) - 1) for distance in range(factor - 1)]
         placed.append(tuple(live[(leader + distance) % len(live)] for distance in [0, *others]))
-    return placed
+    return [placed[number % period] for number in range(count)]
 
 
 def _creation_plan(image: MetadataImage, topic: NewTopic, topic_id: TopicId, placed: Sequence[tuple[BrokerId, ...]]) -> ChangePlan:
     epochs = {broker_id: broker.epoch for broker_id, broker in image.brokers.items()}
-    puts = [Put(keys.partition(topic_id, number), new_partition_record(replicas, epochs)) for number, replicas in enumerate(placed)]
+    records = {each: new_partition_record(each, epochs) for each in dict.fromkeys(placed)}
+    puts = [Put(key, records[each]) for key, each in zip(keys.partitions(topic_id, range(len(placed))), placed, strict=True)]
     record = TopicRecord(topic_id_text(topic_id), len(placed))
     head = [Put(keys.topic(topic.name), encode(record)), Put(keys.topic_id(topic_id), topic.name.encode())]
     if topic.configs:
@@ -387,7 +389,7 @@ def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> Chang
 
     `leftovers` are numbers beyond the topic's count that an attempt to add partitions left behind.
     """
-    partition_keys = [Delete(keys.partition(topic.topic_id, number)) for number in (*range(len(topic.partitions)), *leftovers)]
+    partition_keys = [Delete(key) for key in keys.partitions(topic.topic_id, (*range(len(topic.partitions)), *leftovers))]
     chunks = [tuple(partition_keys[start : start + STEP_PARTITIONS]) for start in range(0, len(partition_keys), STEP_PARTITIONS)]
     record = keys.topic(topic.name)
     head = (Delete(record), Delete(keys.topic_id(topic.topic_id)), Delete(keys.topic_config(topic.name)))

@@ -280,7 +280,8 @@ class DirectoryLogs:
 
         Errors: StorageError; a full disk is one too, and leaves the directory online and without the partition.
         """
-        assert topic_partition not in self._deletions.leaving | self.logs.keys(), topic_partition
+        assert topic_partition not in self._deletions.leaving, topic_partition
+        assert topic_partition not in self.logs, topic_partition
         folder = self.folder(topic_partition)
         start = self.journal.value(topic_id, topic_partition.partition) or 0
         was_there = topic_partition in self.unidentified

@@ -15,12 +15,14 @@ from lowtide.metadata.records import BrokerRecord, ControllerRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, topic_id_text
+from lowtide.replication import controller
 from lowtide.replication.controller import (
     NewTopic,
     Refusal,
     TopicCreation,
     check_new_topics,
     check_topic_name,
+    new_partition_record,
     new_topic_id,
     plan_create_topic,
     plan_delete_topic,
@@ -231,6 +233,20 @@ def test_replicas_are_spread(brokers: int, factor: int, partitions: int) -> None
         assert max(loads) == min(loads)
     if factor < brokers and partitions >= 4 * brokers and factor > 1:
         assert len({frozenset(replicas[1:]) for replicas in placed if replicas[0] == 0}) > 1
+
+
+def test_a_record_is_made_once_for_all_partitions_with_the_same_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand partitions have one record on a sole broker, and the plan of them holds everybody else up."""
+    made: list[tuple[int, ...]] = []
+
+    def counted(replicas: tuple[int, ...], epochs: dict[int, int]) -> bytes:
+        made.append(replicas)
+        return new_partition_record(replicas, epochs)
+
+    monkeypatch.setattr(controller, "new_partition_record", counted)
+    cluster = Cluster(range(3))
+    assert isinstance(cluster.plan(NewTopic("t", 1000, 2)), TopicCreation)
+    assert sorted(made) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
 def test_topic_ids_are_random_uuids_that_no_tool_takes_for_an_option() -> None:

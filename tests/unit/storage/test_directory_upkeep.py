@@ -143,3 +143,24 @@ def test_a_checkpoint_that_could_not_be_written_is_made_again() -> None:
     assert not world.filesystem.exists(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}")
     world.tick(5000)
     assert decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "") == {A0: 5}
+
+
+class CountedKey(TopicPartition):
+    """Counts how often any of them is looked up."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        CountedKey.lookups += 1
+        return super().__hash__()
+
+
+def test_making_a_log_takes_no_longer_where_there_are_many() -> None:
+    """It takes no look at the others: ten thousand would look ten thousand times at up to ten thousand."""
+    world = World()
+    lookups = []
+    for number in range(200):
+        before = CountedKey.lookups
+        world.create(CountedKey("a", number))
+        lookups.append(CountedKey.lookups - before)
+    assert lookups[-1] == lookups[5]
