@@ -85,6 +85,8 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
 
 
 def _run(config: BrokerConfig, etcd: tuple[str, ...]) -> int:
+    # structlog imports rich where that is installed, to print tracebacks that a broker's log has in plain text: a seventh of the start.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     import uvloop  # noqa: PLC0415  after the configuration is known to be good
 
     from lowtide.broker.lifecycle import START_ERRORS, run_broker  # noqa: PLC0415
