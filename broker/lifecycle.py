@@ -29,6 +29,7 @@ from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.server import ConnectionHost, Server
 from lowtide.broker.slices import run_in_slices
 from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.warm_up import WarmUp
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.errors import InconsistentClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
@@ -180,7 +181,8 @@ class Broker:
 
     async def _start(self) -> None:
         config, ports = self.config, self._ports
-        self._check_metadata_directory()
+        if not ports.etcd:
+            self._check_metadata_directory()
         self._store = await ports.open_store(config.log_dirs[0])
         place = f"etcd at {', '.join(ports.etcd)}" if ports.etcd else f"{config.log_dirs[0]}/{METADATA_FILE}"
         adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, place)
@@ -215,7 +217,7 @@ class Broker:
         self._follow_configs(self._session.image)
         now = self._configs.current
         topics = {name: KnownTopic(topic.topic_id, log_config(now, topic.configs)) for name, topic in self._session.image.topics.items()}
-        self._log_manager.open(cluster_id, config.node_id, required=config.log_dirs[0], topics=topics)
+        self._log_manager.open(cluster_id, config.node_id, required=None if ports.etcd else config.log_dirs[0], topics=topics)
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
         await self._serve(self._session, self._log_manager, adopts=adopts)
@@ -286,6 +288,13 @@ class Broker:
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
         self.loop_health.start()
         self._tick_timer = ports.loop.call_later(_TICK_S, self._on_tick)
+
+    def warm_up(self) -> WarmUp:
+        """Begin to make ready, now and then, what requests need that haven't come yet. For a process that is a broker and nothing else."""
+        assert self._host is not None, "the broker hasn't started"
+        warm_up = WarmUp(self._ports.loop, self._host.dispatcher)
+        warm_up.start()
+        return warm_up
 
     async def stop(self) -> None:
         """Stop gracefully: owed answers go out, logs are flushed and marked clean."""
@@ -439,10 +448,12 @@ async def run_broker(config: BrokerConfig, *, logger: Any, etcd: tuple[str, ...]
     await broker.start()
     address = broker.address
     long_lived.freeze()
+    warm_up = broker.warm_up()
     logger.info("ready", address=address, node_id=config.node_id, log_dirs=list(config.log_dirs))
     if ready is not None:
         ready(address)
     await stopping.wait()
+    warm_up.stop()
     logger.info("stopping", reason="failure" if broker.failed else "signal")
     await broker.stop()
     return 1 if broker.failed else 0

@@ -149,6 +149,8 @@ async def test_an_etcd_that_is_away_for_a_moment_costs_no_record(tmp_path: Path,
         after = await metadata(client)
         assert after.pop("other")
         assert after == before, "the same registration, and the same leader epoch"
+        await asyncio.to_thread(etcd.kill)
+        assert await scene.broker.terminate() == 0, "a stop needs no etcd"
         assert not scene.broker.faults
     finally:
         await scene.broker.kill()
@@ -204,6 +206,26 @@ async def test_a_broker_that_slept_acknowledges_nothing_before_it_is_registered_
         (topic_id, epoch), *_ = before.values()
         assert await metadata(client) == {TOPIC: (topic_id, epoch + 1)}
         assert not scene.broker.faults
+    finally:
+        await scene.broker.kill()
+
+
+async def test_no_log_directory_is_better_than_the_others(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Without metadata in it the first one may fail too: at a start, and while the broker runs."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("not a directory")
+    scene = Scene(tmp_path, etcd)
+    scene.directory = Path(f"{first},{second}")
+    client = await scene.start()
+    try:
+        await scene.create_topic(client)
+        await scene.events("log directory is offline")
+        assert await scene.broker.terminate() == 0
+        assert [path.name for path in second.glob(f"{TOPIC}-*")] == [f"{TOPIC}-0"]
+        first.unlink()
+        scene.directory = Path(f"{second},{first}")
+        client = await scene.start()
+        await scene.load.read_all(client)
     finally:
         await scene.broker.kill()
 

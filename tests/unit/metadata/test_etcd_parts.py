@@ -1,0 +1,96 @@
+"""What of the etcd engine needs no etcd: addresses, ranges, the generated messages, and that nobody pays for it who doesn't use it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide.broker.lifecycle import real_ports
+from lowtide.metadata.etcd_address import MAX_ENDPOINTS, parse_endpoints
+from lowtide.metadata.store import MetadataStoreError
+
+FOLDER = Path(__file__).resolve().parents[3] / "metadata"
+
+
+def test_an_address_names_its_endpoints_in_order() -> None:
+    """Names, IPv4 and IPv6; a slash at the end is what people type."""
+    assert parse_endpoints("etcd://a:2379") == ("a:2379",)
+    assert parse_endpoints("etcd://etcd-1.example:2379,10.0.0.2:2379,[::1]:1/") == ("etcd-1.example:2379", "10.0.0.2:2379", "[::1]:1")
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("zk://a:2181", "is not the address of a metadata store"),
+        ("a:2379", "is not the address of a metadata store"),
+        ("etcds://a:2379", "is not the address of a metadata store"),
+        ("etcd://", "'' in 'etcd://' is not host:port"),
+        ("etcd://a", "'a' in 'etcd://a' is not host:port"),
+        ("etcd://a:0", "'a:0' in"),
+        ("etcd://a:65536", "'a:65536' in"),
+        ("etcd://a:1,", "'' in"),
+        ("etcd://a:1, b:2", "' b:2' in"),
+        ("etcd://a:1/prefix", "'a:1/prefix' in"),
+        ("etcd://user@a:1", "'user@a:1' in"),
+        ("etcd://a:1,a:1", "names an endpoint twice"),
+        ("etcd://" + ",".join(f"a:{port}" for port in range(1, MAX_ENDPOINTS + 2)), "more than"),
+    ],
+)
+def test_another_address_is_refused(address: str, reason: str) -> None:
+    """With what is wrong about it: a part of it that is left aside would be missed when it is needed."""
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        parse_endpoints(address)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "wanted"),
+    [
+        (b"", (b"\0", b"\0")),
+        (b"/lowtide/", (b"/lowtide/", b"/lowtide0")),
+        (b"a\xff\xff", (b"a\xff\xff", b"b")),
+        (b"\xff", (b"\xff", b"\0")),
+    ],
+)
+def test_a_prefix_is_a_range(prefix: bytes, wanted: tuple[bytes, bytes]) -> None:
+    """A zero as its end says to etcd: to the last key."""
+    messages = pytest.importorskip("lowtide.metadata.etcd_messages", exc_type=ImportError)
+    assert messages.key_range(prefix) == wanted
+
+
+def test_what_is_generated_is_what_the_text_says() -> None:
+    """Whoever changes the one must make the other anew."""
+    rpc = pytest.importorskip("lowtide.metadata.etcd_rpc_pb2", exc_type=ImportError)
+    text = (FOLDER / "etcd_rpc.proto").read_text(encoding="utf-8")
+    written = {}
+    for name, body in re.findall(r"^message (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+        body = re.sub(r"^  enum \w+ \{.*?^  \}", "", body, flags=re.MULTILINE | re.DOTALL)
+        written[name] = {field: int(number) for field, number in re.findall(r"(\w+) = (\d+);", body)}
+    described = rpc.DESCRIPTOR.message_types_by_name
+    assert {name: {field.name: field.number for field in message.fields} for name, message in described.items()} == written
+    stub = (FOLDER / "etcd_rpc_pb2.pyi").read_text(encoding="utf-8")
+    assert set(re.findall(r"^class (\w+)\(", stub, re.MULTILINE)) == set(written)
+
+
+def test_a_broker_without_etcd_imports_nothing_of_it() -> None:
+    """It takes longer than all the rest of the start."""
+    code = "import sys, lowtide.cli.serve, lowtide.broker.lifecycle; print(*sys.modules)"
+    modules = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    assert "lowtide.broker.lifecycle" in modules
+    assert not modules & {"grpc", "google.protobuf", "lowtide.metadata.etcd", "lowtide.metadata.etcd_rpc_pb2"}
+
+
+async def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what installs them."""
+    import asyncio
+
+    for name in [name for name in sys.modules if name.startswith("lowtide.metadata.etcd")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    ports = real_ports(asyncio.get_running_loop(), etcd=("127.0.0.1:1",))
+    with pytest.raises(MetadataStoreError, match=r"aren't installed .*pip install 'lowtide\[etcd\]'"):
+        await ports.open_store("unused")
+    ports.worker.close()
