@@ -135,7 +135,11 @@ class TopicConfigEntry(NamedTuple):
 
 
 def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
-    """Every key of a topic that sets `overrides`, with its value and where that comes from."""
+    """Every key of a topic that sets `overrides`, with its value and where that comes from, as CreateTopics answers it.
+
+    Any of the broker's keys that say a value counts as its source. DescribeConfigs knows the first of them only (`config_describe`): a
+    segment's time from `log.roll.hours` is the broker's here and a default there, in Kafka too (`KafkaConfigSchema`, `ConfigHelper`).
+    """
     entries = []
     for key in TOPIC_KEYS:
         if key.name in overrides:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchRequest, PartitionData
 from lowtide.protocol.types import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId
@@ -111,7 +112,7 @@ class FetchSessionCache:
 
         Errors (`error_code`): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
-        uses_topic_ids = api_version >= 13  # noqa: PLR2004  KIP-516
+        uses_topic_ids = api_version >= TOPIC_IDS_SINCE
         if request.session_epoch == FINAL_EPOCH:
             self._close(request.session_id)
             return FetchPlan(targets=requested_targets(request).values())

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lowtide.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -135,6 +135,10 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+TOPIC_IDS_SINCE: Final = 13
+"""The version of Produce, and of Fetch, from which topics go by their ids instead of their names (KIP-516)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,10 @@ from __future__ import annotations
 import msgspec
 
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_records import TO_HIGH_WATERMARK
 from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.validator import ValidatedBatch, ValidationRules
-
-HIGH_WATERMARK = -1
-"""The offset in DeleteRecords that stands for the partition's high watermark (KIP-107)."""
-
 
 MAXIMUM_DECOMPRESSED_BYTES = 128 << 20
 """A compressed batch may not unpack to more: above the largest frame (100 MiB), far below a bomb."""
@@ -37,9 +34,6 @@ class EpochEndOffset(msgspec.Struct, frozen=True, gc=False):
 
     leader_epoch: LeaderEpoch
     end_offset: Offset
-
-
-UNDEFINED_EPOCH_END = EpochEndOffset(-1, -1)
 
 
 class Partition:
@@ -153,7 +147,7 @@ class Partition:
         if "compact" in policy and "delete" not in policy:
             return ErrorCode.POLICY_VIOLATION
         high_watermark = self.log.high_watermark
-        if offset == HIGH_WATERMARK:
+        if offset == TO_HIGH_WATERMARK:
             return high_watermark
         return offset if 0 <= offset <= high_watermark else ErrorCode.OFFSET_OUT_OF_RANGE
 

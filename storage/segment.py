@@ -39,9 +39,6 @@ DELETED_SUFFIX: Final = ".deleted"
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 """All files of a segment, in the order in which they go: without its `.log` the others are orphans, which a start removes."""
 
-MAX_SEGMENT_BYTES: Final = 2**31 - 1
-"""Byte places in an index are int32."""
-
 CONTROL_BYTES_MAX: Final = 1 << 16
 """A control batch holds one record of a few bytes."""
 

@@ -82,11 +82,6 @@ class WireClient(asyncio.Protocol):
         """Send and wait for the answer. Errors: ConnectionLostError."""
         return await self.send(request, version)
 
-    def send_bytes(self, data: bytes) -> None:
-        """Send anything."""
-        assert self._transport is not None
-        self._transport.write(data)
-
     def close(self) -> None:
         """Close the connection."""
         if self._transport is not None:

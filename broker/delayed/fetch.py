@@ -20,6 +20,7 @@ from lowtide.broker.delayed.queue import DelayedRequest
 from lowtide.broker.fetch_session import FetchPlan, FetchTarget
 from lowtide.broker.pending import Pending
 from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import (
     EpochEndOffset,
@@ -35,7 +36,6 @@ from lowtide.storage.errors import StorageError
 
 READ_COMMITTED = 1
 _NO_RECORDS = b""
-_TOPIC_IDS_SINCE = 13
 _NODE_ENDPOINTS_SINCE = 16
 
 
@@ -96,7 +96,7 @@ class FetchReader:
     def find(self, target: FetchTarget, rules: FetchRules) -> Partition | ErrorCode:
         """The partition of a target; by topic id in the versions that have them."""
         topic = target.topic
-        if rules.api_version >= _TOPIC_IDS_SINCE:
+        if rules.api_version >= TOPIC_IDS_SINCE:
             image = self._replicas.image
             name = image.topic_names.get(target.topic_id) if image is not None and target.topic_id != ZERO_TOPIC_ID else None
             if name is None:
@@ -260,7 +260,7 @@ def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: F
             if len(answer.records or _NO_RECORDS) > 0 and target.key in session.targets:
                 session.targets.move_to_end(target.key)
         redirected = redirected or answer.current_leader is not None
-        of = target.topic_id if rules.api_version >= _TOPIC_IDS_SINCE else target.topic
+        of = target.topic_id if rules.api_version >= TOPIC_IDS_SINCE else target.topic
         topic = by_topic.get(of)
         if topic is None:
             topic = by_topic[of] = FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id, partitions=[])

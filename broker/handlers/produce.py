@@ -28,7 +28,7 @@ from lowtide.broker.delayed.produce import DelayedProduce, FlushWait
 from lowtide.broker.delayed.queue import commit_deadline_ms
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
-from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE, ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -45,7 +45,6 @@ from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, TopicId
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
 
-_TOPIC_IDS_SINCE = 13
 _ZSTD_SINCE = 7
 _CURRENT_LEADER_SINCE = 10
 
@@ -196,7 +195,7 @@ class ProduceHandler:
         """The rows of one topic."""
         rows = topic.partition_data
         name: str | None = topic.name
-        if version >= _TOPIC_IDS_SINCE:
+        if version >= TOPIC_IDS_SINCE:
             image = self._replicas.image
             name = image.topic_names.get(topic.topic_id) if image is not None and topic.topic_id != ZERO_TOPIC_ID else None
         if not -1 <= acks <= 1:

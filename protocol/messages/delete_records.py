@@ -13,9 +13,6 @@ from lowtide.protocol.types import UNKNOWN_OFFSET
 TO_HIGH_WATERMARK = -1
 """In place of an offset: everything below the high watermark."""
 
-NO_LOW_WATERMARK = -1
-"""In place of the low watermark: there was an error."""
-
 
 class DeleteRecordsPartition(Message, kw_only=True):
     """The first offset that is kept; -1 is the high watermark."""

@@ -15,9 +15,21 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("broker", "cli", "metadata", "protocol", "replication", "runtime", "storage", "testing")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+OTHERS = sorted(path for folder in ("tests", "bench", "demo") for path in (ROOT / folder).rglob("*.py"))
+"""Code that is read, and isn't part of the package."""
 
-FUNCTION_LINES = 70
 FILE_LINES = 500
+FUNCTION_LINES = 70
+
+LONG_FILES = {
+    "tests/unit/metadata/test_session.py": 501,
+    "tests/unit/runtime/test_simulated_network.py": 620,
+    "tests/unit/storage/test_log.py": 510,
+    "tests/unit/storage/test_log_manager.py": 1150,
+    "tests/unit/storage/test_log_start_journal.py": 715,
+}
+"""Test files that are longer than a file should be, with the length they may have. Numbers here fall and entries go; none is added."""
+
 SYNCHRONOUS = ("protocol", "storage", "replication")
 TABLES = re.compile(r"config_keys_\w+\.py")
 
@@ -55,13 +67,21 @@ def test_the_rules_see_the_code():
     assert len(TESTS) > 30
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@pytest.mark.parametrize("path", [*SOURCES, *OTHERS], ids=relative)
 def test_files_and_functions_can_be_read(path: Path):
-    """A function fits a screen or two, a file a sitting; tables may be longer."""
+    """A function fits a screen or two, a file a sitting; tables may be longer, and tests that were long already."""
     if not TABLES.fullmatch(path.name):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= FILE_LINES
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONG_FILES.get(relative(path), FILE_LINES)
     for function in functions(path):
         assert (function.end_lineno or 0) - function.lineno + 1 <= FUNCTION_LINES, f"{function.name} at line {function.lineno}"
+
+
+def test_the_list_of_long_files_only_shrinks():
+    """An entry goes when its file is short enough, or gone, and follows a file that has become much shorter. Code has none."""
+    lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in OTHERS}
+    for name, allowed in LONG_FILES.items():
+        assert FILE_LINES < lengths.get(name, 0), f"{name} needs no entry any more"
+        assert allowed - lengths[name] <= 100, f"the entry of {name} can fall to {lengths[name]}"
 
 
 def test_one_request_can_be_read_from_top_to_bottom():
@@ -83,14 +103,6 @@ def test_deciding_and_touching_files_is_synchronous(path: Path):
 def test_modules_say_what_they_are(path: Path):
     """Each begins with a docstring."""
     assert ast.get_docstring(tree(path))
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_nothing_is_left_to_be_fixed(path: Path):
-    """FIXME fails, and a TODO names its issue."""
-    text = path.read_text(encoding="utf-8")
-    assert "FIX" + "ME" not in text
-    assert not re.findall(r"TO" + r"DO(?!\(\w+, #\d+\))", text)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
@@ -149,6 +161,11 @@ def test_every_package_that_is_imported_is_a_dependency():
     assert imported_packages(SOURCES) - required_packages("etcd") == {"pytest"}
 
 
+def test_every_dependency_is_imported_but_the_one_that_waits_for_its_use():
+    """docs/ARCHITECTURE.md says what aiofiles is for, and where it may never be used."""
+    assert required_packages() - imported_packages(SOURCES) == {"aiofiles"}
+
+
 def test_what_etcd_needs_is_imported_for_etcd_only():
     """Most brokers run without it, and don't have its packages."""
     users = [path for path in SOURCES if imported_packages([path]) & (required_packages("etcd") - required_packages())]
@@ -158,8 +175,7 @@ def test_what_etcd_needs_is_imported_for_etcd_only():
 
 def test_every_package_that_tests_import_is_in_an_extra():
     """Or the tests run here and nowhere else. construct-typing brings the types of construct, and nothing to import."""
-    paths = [path for folder in ("tests", "demo", "bench") for path in sorted((ROOT / folder).rglob("*.py"))]
-    assert imported_packages(paths) - required_packages("dev", "demo") == set()
+    assert imported_packages(OTHERS) - required_packages("dev", "demo") == set()
 
 
 def test_every_pinned_package_is_pinned_exactly():

@@ -191,8 +191,8 @@ def test_keys_that_are_wanted_and_exist() -> None:
     assert [entry.name for entry in describe_broker(running(), ["no.such", "log.dirs"])] == ["log.dirs"]
 
 
-def test_a_new_topic_is_told_the_same_sources() -> None:
-    """CreateTopics answers a topic's configuration too."""
+def test_a_new_topic_is_told_its_sources() -> None:
+    """CreateTopics answers a topic's configuration too; but for a source that DescribeConfigs doesn't know by its other name."""
     configs = running({"log.roll.hours": "2"}, of_all={"log.retention.ms": "8"}, broker_7={"message.max.bytes": "7"})
     sources = {entry.name: entry.source for entry in describe_topic_configs(configs.current, {"preallocate": "true"})}
     assert sources["preallocate"] is ConfigSource.DYNAMIC_TOPIC
@@ -200,3 +200,5 @@ def test_a_new_topic_is_told_the_same_sources() -> None:
     assert sources["retention.ms"] is ConfigSource.DYNAMIC_DEFAULT
     assert sources["segment.ms"] is ConfigSource.STATIC_BROKER
     assert sources["segment.bytes"] is ConfigSource.DEFAULT
+    described = {entry.name: entry.source for entry in describe_topic(describe_topic_defaults(configs), {"preallocate": "true"}, None)}
+    assert {name for name, source in sources.items() if described[name] is not source} == {"segment.ms"}
