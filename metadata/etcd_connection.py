@@ -59,6 +59,9 @@ _OPTIONS: Final = (
 _METADATA: Final = (("hasleader", "true"),)
 """A member without a leader refuses at once, and ends its watches, instead of being silent."""
 
+_LINEARIZABLE: Final = frozenset({"KV/Range", "KV/Txn"})
+"""Calls whose answers never have a revision below one that was answered before they were sent."""
+
 _SAID_BY_ETCD: Final = "etcdserver: "
 _NO_LEADER: Final = "etcdserver: no leader"
 _GIVEN_UP: Final = "the connection was given up"
@@ -130,7 +133,7 @@ class Stream(Generic[T]):
             await self._connection.on_broken(self._link, error)
 
     async def read(self, timeout_s: float | None = None) -> T:
-        """The next message. Errors: CallFailedError, also when the server ends the stream."""
+        """The next message. Errors: CallFailedError, also when the server ends the stream; InconsistentClusterError."""
         try:
             async with asyncio.timeout(timeout_s):
                 message: T = await self._call.read()
@@ -138,6 +141,7 @@ class Stream(Generic[T]):
             await self._connection.on_broken(self._link, error)
         if message is aio.EOF:
             await self._connection.on_broken(self._link, ConnectionError("the stream was ended"))
+        self._connection.check_cluster(self._link.endpoint, message.header.cluster_id)  # type: ignore[attr-defined]
         return message
 
 
@@ -154,6 +158,7 @@ class EtcdConnection:
         self.endpoints = tuple(endpoints)
         self._link = self._link_to(0)
         self._cluster_id = 0
+        self._revision = 0
         self.closed = False
 
     @property
@@ -162,8 +167,9 @@ class EtcdConnection:
         return len(self.endpoints) + 1
 
     async def call(self, method: str, request: Any, response_type: type[T]) -> T:
-        """One call, once. Errors: CallFailedError; InconsistentClusterError when this endpoint is of another etcd."""
+        """One call, once. Errors: CallFailedError; InconsistentClusterError when this endpoint is of another etcd, or of an earlier one."""
         link = await self._connected()
+        seen = self._revision
         try:
             response = await link.channel.unary_unary(
                 f"/etcdserverpb.{method}",
@@ -173,6 +179,11 @@ class EtcdConnection:
         except _BROKEN as error:
             await self.on_broken(link, error)
         self.check_cluster(link.endpoint, response.header.cluster_id)
+        if method in _LINEARIZABLE:
+            if response.header.revision < seen:
+                message = f"{link.endpoint} went back from revision {seen} to {response.header.revision}: was a backup restored?"
+                raise InconsistentClusterError(message)
+            self._revision = max(self._revision, response.header.revision)
         return response  # type: ignore[no-any-return]
 
     @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -201,6 +202,7 @@ async def test_compaction_does_not_disturb_a_watch_that_keeps_up(etcd: EtcdProce
     store = await EtcdStore.open([etcd.endpoint])
     first = await put(store, b"/w/0")
     watcher = Watcher(store, b"/w/", first)
+    await watcher.until(first)
     for _ in range(20):
         last = await put(store, b"/other")
     await asyncio.to_thread(etcd.compact, last)
@@ -281,6 +283,24 @@ async def test_endpoints_of_two_etcds_are_noticed(tmp_path: Path, etcd: EtcdProc
                 with suppress(UnavailableError):
                     await store.get(b"k")
         await store.close()
+
+
+async def test_an_etcd_that_was_put_back_is_noticed(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """A backup has forgotten what was decided since; by its cluster id it is the same."""
+    store = await EtcdStore.open([etcd.endpoint])
+    await put(store, b"/w/0")
+    await asyncio.to_thread(etcd.terminate)
+    shutil.copytree(etcd.directory, tmp_path / "backup")
+    await asyncio.to_thread(etcd.start)
+    await until_available(store)
+    last = await put(store, b"/w/1")
+    await asyncio.to_thread(etcd.terminate)
+    shutil.rmtree(etcd.directory)
+    shutil.copytree(tmp_path / "backup", etcd.directory)
+    await asyncio.to_thread(etcd.start)
+    with pytest.raises(InconsistentClusterError, match=f"went back from revision {last} to {last - 1}"):
+        await until_available(store)
+    await store.close()
 
 
 async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
