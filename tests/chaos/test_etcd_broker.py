@@ -25,6 +25,9 @@ from .serving import ServeProcess, run_to_end, serve_command
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 TOPIC = "kept"
+ROUNDS = int(os.environ.get("ROUNDS", "8"))
+SEED = int(os.environ.get("SEED", "7"))
+
 LIMIT_S = 20.0
 TIME_TO_LIVE_S = 6.0
 """How long etcd waits for a sign of a broker; see `SessionSettings`."""
@@ -250,5 +253,40 @@ async def test_a_second_broker_is_refused(tmp_path: Path, etcd: EtcdProcess) -> 
         embedded = await asyncio.to_thread(run_to_end, serve_command(scene.directory))
         assert embedded.returncode == 2
         assert "the metadata are missing or empty" in embedded.stderr
+    finally:
+        await scene.broker.kill()
+
+
+async def test_broker_and_etcd_are_killed_again_and_again(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Each at random moments under clients at work: nothing acknowledged is lost, nothing deleted comes back, topics keep their ids."""
+    scene, moments = Scene(tmp_path, etcd), random.Random(SEED)
+    client = await scene.start()
+    try:
+        await scene.create_topic(client)
+        before = await metadata(client)
+        for _ in range(ROUNDS):
+            stop = asyncio.Event()
+            working = asyncio.ensure_future(scene.load.run(until=stop, pause_s=0.004))
+            await asyncio.sleep(moments.uniform(0.05, 0.4))
+            victims = moments.choice(([etcd.kill], [etcd.kill], [scene.broker.kill], [scene.broker.kill, etcd.kill]))
+            for kill in victims:
+                if kill == etcd.kill:
+                    await asyncio.to_thread(kill)
+                else:
+                    await kill()
+            if etcd.kill in victims:
+                await asyncio.sleep(moments.uniform(0.0, 0.3))
+                await asyncio.to_thread(etcd.start)
+            assert not scene.broker.faults
+            if len(victims) == 2 or victims[0] != etcd.kill:
+                client = await scene.start()
+            await scene.until_it_acts(client)
+            stop.set()
+            await working
+            await scene.load.read_all(client)
+            after = await metadata(client)
+            assert {name: topic_id for name, (topic_id, _) in after.items()} == {name: topic_id for name, (topic_id, _) in before.items()}
+        counts = scene.load.counts
+        assert min(counts["produced"], counts["deleted"], counts["read"]) > ROUNDS, counts
     finally:
         await scene.broker.kill()
