@@ -50,7 +50,7 @@ else
 	@command -v etcd >/dev/null || echo "etcd is missing: its tests are skipped"
 endif
 
-test: $(INSTALLED) kcat etcd ## run all tests but those that need a JVM
+test: $(INSTALLED) kcat etcd ## run all tests but those that need a JDK or Go
 	@PYTHONASYNCIODEBUG=1 SEEDS=20 $(BIN)/pytest -q tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim
 	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/unit tests/wire tests/sim tests/clients tests/chaos
 

@@ -175,6 +175,10 @@ class Broker:
         """
         try:
             await self._start()
+        except START_ERRORS:
+            # Logs that were opened are as good as before: what refuses the start must not cost a recovery.
+            await self._abandon(clean=self._log_manager is not None and self._log_manager.is_open)
+            raise
         except BaseException:
             await self._abandon()
             raise

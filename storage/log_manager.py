@@ -220,6 +220,11 @@ class LogManager:
         return {key: report for directory in self._directories.values() for key, report in directory.reports.items()}
 
     @property
+    def is_open(self) -> bool:
+        """Whether all directories were taken and their logs loaded."""
+        return self._is_open
+
+    @property
     def has_online_directory(self) -> bool:
         """Whether anything can still be written."""
         return any(directory.is_online for directory in self._directories.values())
