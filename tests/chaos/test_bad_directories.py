@@ -286,21 +286,6 @@ def test_a_directory_in_use_is_refused(left: Left) -> None:
     assert served(left.directory) == left.content
 
 
-def test_an_address_in_use_is_refused_by_its_key(left: Left) -> None:
-    """And costs no recovery: the logs were opened by then, and are closed again as by any stop."""
-
-    async def serve(second: Path, tmp_path: Path) -> None:
-        async with ServeProcess(tmp_path / "first") as first:
-            address = f"listeners=PLAINTEXT://127.0.0.1:{first.port}"
-            ended = await asyncio.to_thread(run_to_end, serve_command(second, address))
-            assert ended.returncode == 2
-            assert ended.stderr.splitlines() == [f"lowtide serve: {address} is not possible: address already in use."]
-            assert (second / CLEAN_MARKER).exists()
-
-    asyncio.run(serve(left.directory, left.directory.parent))
-    assert served(left.directory) == left.content
-
-
 def property_changed(directory: Path, name: str, value: str) -> Callable[[], None]:
     path = directory / "meta.properties"
     lines = [f"{name}={value}\n" if line.startswith(f"{name}=") else line for line in path.read_text().splitlines(keepends=True)]
