@@ -80,8 +80,8 @@ class DelayedProduce(DelayedRequest):
         self._waits = [wait for wait in self._waits if not self._is_settled(wait)]
 
     def _is_settled(self, wait: FlushWait) -> bool:
-        log = wait.partition.log
-        if log.recovery_point >= wait.end_offset:
+        is_fenced = self._replicas.is_fenced
+        if wait.partition.log.recovery_point >= wait.end_offset and (is_fenced is None or not is_fenced()):
             return True
         found = self._replicas.find(*wait.partition.topic_partition)
         if found is wait.partition:
