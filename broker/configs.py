@@ -12,21 +12,24 @@ Sources: KIP-226, KIP-339; Kafka's `ConfigAdminManager`, `ConfigurationControlMa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from lowtide.broker.config import BROKER_KEYS
 from lowtide.broker.config_describe import ConfigEntry, describe_all_brokers, describe_broker, describe_topic, describe_topic_defaults
 from lowtide.broker.config_key import ConfigError, Type
 from lowtide.broker.config_requests import (
+    REPEATED,
+    RESOURCES_AT_ONCE,
     Resource,
     ResourceType,
     check_client_metrics_configs,
     check_group_configs,
     check_logger_changes,
     check_node_id,
+    repeated_resources,
 )
 from lowtide.broker.config_topics import TOPIC_KEYS_BY_NAME, TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
@@ -49,6 +52,36 @@ SETTLING_S: Final = 10.0
 
 Decide = Callable[[Mapping[str, str]], "dict[str, str] | Refusal"]
 """From what is set on a resource to what shall be."""
+
+
+class NamedResource(Protocol):
+    """A row of a request to change configurations."""
+
+    @property
+    def resource_type(self) -> int: ...
+
+    @property
+    def resource_name(self) -> str: ...
+
+
+RowT = TypeVar("RowT", bound=NamedResource)
+
+
+async def change_each(
+    rows: Sequence[RowT], change: Callable[[RowT], Awaitable[Refusal | None]]
+) -> list[tuple[RowT, ErrorCode, str | None]]:
+    """Change the resources of a request one after the other: each row with its error code and message. Others are served in between.
+
+    Refusals: those of `change`, INVALID_REQUEST for every row of a resource that has several.
+    """
+    twice = repeated_resources((row.resource_type, row.resource_name) for row in rows)
+    outcomes: list[tuple[RowT, ErrorCode, str | None]] = []
+    for number, row in enumerate(rows, 1):
+        refusal = REPEATED if (row.resource_type, row.resource_name) in twice else await change(row)
+        outcomes.append((row, ErrorCode.NONE, None) if refusal is None else (row, refusal.error_code, refusal.message))
+        if number % RESOURCES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return outcomes
 
 
 class ConfigAdministrator:

@@ -14,14 +14,11 @@ KIPs: 133, 226.
 
 from __future__ import annotations
 
-import asyncio
-
-from lowtide.broker.config_requests import REPEATED, RESOURCES_AT_ONCE, ResourceType, check_keys, repeated_resources, resource_of
-from lowtide.broker.configs import ConfigAdministrator
+from lowtide.broker.config_requests import ResourceType, check_keys, resource_of
+from lowtide.broker.configs import ConfigAdministrator, change_each
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -43,23 +40,14 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         return resource if isinstance(resource, Refusal) else await administrator.replace(resource, wanted, validate_only=validate_only)
 
     async def handle(request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
-        twice = repeated_resources((row.resource_type, row.resource_name) for row in request.resources)
-        responses = []
-        for number, row in enumerate(request.resources, 1):
-            repeated = (row.resource_type, row.resource_name) in twice
-            refusal = REPEATED if repeated else await replace(row, validate_only=request.validate_only)
-            responses.append(_answered(row, refusal))
-            if number % RESOURCES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return AlterConfigsResponse(responses=responses)
+        outcomes = await change_each(request.resources, lambda row: replace(row, validate_only=request.validate_only))
+        return AlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=code, error_message=message, resource_type=row.resource_type, resource_name=row.resource_name
+                )
+                for row, code, message in outcomes
+            ]
+        )
 
     return HandlerSpec(key=ApiKey.ALTER_CONFIGS, handle_later=handle)
-
-
-def _answered(row: AlterConfigsResource, refusal: Refusal | None) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        error_code=ErrorCode.NONE if refusal is None else refusal.error_code,
-        error_message=None if refusal is None else refusal.message,
-        resource_type=row.resource_type,
-        resource_name=row.resource_name,
-    )

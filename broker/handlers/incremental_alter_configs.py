@@ -14,10 +14,8 @@ KIPs: 226, 339.
 
 from __future__ import annotations
 
-import asyncio
-
-from lowtide.broker.config_requests import REPEATED, RESOURCES_AT_ONCE, check_keys, repeated_resources, resource_of
-from lowtide.broker.configs import ConfigAdministrator
+from lowtide.broker.config_requests import check_keys, resource_of
+from lowtide.broker.configs import ConfigAdministrator, change_each
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
@@ -47,15 +45,15 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         return changes if isinstance(changes, Refusal) else await administrator.alter(resource, changes, validate_only=validate_only)
 
     async def handle(request: IncrementalAlterConfigsRequest, _context: RequestContext) -> IncrementalAlterConfigsResponse:
-        twice = repeated_resources((row.resource_type, row.resource_name) for row in request.resources)
-        responses = []
-        for number, row in enumerate(request.resources, 1):
-            repeated = (row.resource_type, row.resource_name) in twice
-            refusal = REPEATED if repeated else await alter(row, validate_only=request.validate_only)
-            responses.append(_answered(row, refusal))
-            if number % RESOURCES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return IncrementalAlterConfigsResponse(responses=responses)
+        outcomes = await change_each(request.resources, lambda row: alter(row, validate_only=request.validate_only))
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=code, error_message=message, resource_type=row.resource_type, resource_name=row.resource_name
+                )
+                for row, code, message in outcomes
+            ]
+        )
 
     return HandlerSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, handle_later=handle)
 
@@ -66,12 +64,3 @@ def _changes(row: AlterConfigsResource) -> list[KeyChange] | Refusal:
     if unknown:
         return Refusal(ErrorCode.INVALID_REQUEST, f"Unknown operations type {unknown[0]}")
     return [KeyChange(key.name, Operation(key.config_operation), key.value) for key in row.configs]
-
-
-def _answered(row: AlterConfigsResource, refusal: Refusal | None) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        error_code=ErrorCode.NONE if refusal is None else refusal.error_code,
-        error_message=None if refusal is None else refusal.message,
-        resource_type=row.resource_type,
-        resource_name=row.resource_name,
-    )
