@@ -38,7 +38,6 @@ from lowtide.metadata.store import (
     CompactedError,
     Compare,
     Get,
-    KeyValue,
     LeaseGoneError,
     LeaseId,
     MetadataStore,
@@ -149,11 +148,14 @@ class MetadataSession:
     async def open(self, cluster_id: str | None = None) -> str:
         """Read the image and agree on the cluster's id: `cluster_id` if the store has none yet, or a random one. Returns it.
 
-        Does not register the broker; `start` does. Errors: InconsistentClusterError, UnavailableError, AmbiguousError.
+        Does not register the broker; `start` does. Errors: InconsistentClusterError, UnavailableError, AmbiguousError; SoleBrokerError, so
+        that a broker that would be refused touches none of its directories.
         """
         if not self._opened:
             self.image = await self._read_image()
             self._opened = True
+        for other in self.image.brokers:
+            self._check_sole(b"%d" % other)
         known = self.cluster_id or self.image.cluster_id
         if not known:
             known = await self._claim_cluster_id(cluster_id or topic_id_text(self._random.randbytes(16)))
@@ -289,7 +291,8 @@ class MetadataSession:
                 if pair is not None and pair.create_revision in self._predecessors:
                     await self._store.lease_revoke(pair.lease)
                     continue
-                self._check_sole(result.gets[-1])
+                if (holder := result.gets[-1]) is not None:
+                    self._check_sole(holder.value)
             if self._clock.monotonic_ms() >= give_up_ms:
                 message = f"another broker with id {self.broker_id} is alive"
                 raise DuplicateBrokerError(message)
@@ -297,10 +300,10 @@ class MetadataSession:
             sent_ms = self._clock.monotonic_ms()
             await self._store.lease_keep_alive(lease)
 
-    def _check_sole(self, pair: KeyValue | None) -> None:
-        if self._settings.sole_broker and pair is not None and pair.value != b"%d" % self.broker_id:
+    def _check_sole(self, registered: bytes) -> None:
+        if self._settings.sole_broker and registered != b"%d" % self.broker_id:
             message = (
-                f"broker {pair.value.decode()} is registered in this metadata store, and broker {self.broker_id} can't join it: this "
+                f"broker {registered.decode()} is registered in this metadata store, and broker {self.broker_id} can't join it: this "
                 "version of Lowtide doesn't replicate between brokers yet"
             )
             raise SoleBrokerError(message)

@@ -244,6 +244,7 @@ async def test_a_second_broker_is_refused(tmp_path: Path, etcd: EtcdProcess) -> 
         assert second.returncode == 2
         assert "broker 0 is registered in this metadata store, and broker 2 can't join it" in second.stderr
         assert "doesn't replicate between brokers yet" in second.stderr
+        assert not (tmp_path / "second").exists(), "it has touched nothing"
         assert await scene.acts(client)
         assert await scene.broker.terminate() == 0
         with EtcdProcess(tmp_path / "empty") as empty:
