@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from lowtide.broker.server import ConnectionHost
 
 PARKED_PRODUCE_LIMIT = 16
-"""Produce requests of one connection that may wait at once; several times what clients keep in flight (Java: 5)."""
+"""Produce requests of one connection that may wait at once, with what was answered behind them; several times what clients keep in
+flight (Java: 5)."""
 
 SLOW_FRAME_GRACE_MS = 30_000
 SLOW_FRAME_BYTES_PER_S = 16 * 1024
@@ -96,7 +97,6 @@ class Connection(asyncio.BufferedProtocol):
         self._target = 0
         self._allowed = 0
         self._slots: deque[_Slot] = deque()
-        self._parked_produce = 0
         self._parked_other = False
         self._backlog = b""
         self._reading_paused = False
@@ -420,9 +420,7 @@ class Connection(asyncio.BufferedProtocol):
     def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
         slot = _Slot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
         self._slots.append(slot)
-        if slot.may_be_followed:
-            self._parked_produce += 1
-        else:
+        if not slot.may_be_followed:
             self._parked_other = True
         pending.listen(lambda response: self._on_answer(slot, response))
 
@@ -431,9 +429,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         slot.pending = None
-        if slot.may_be_followed:
-            self._parked_produce -= 1
-        else:
+        if not slot.may_be_followed:
             self._parked_other = False
         if response is None:
             self.close(f"{slot.route.name} could not be answered")
@@ -450,8 +446,8 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ flow
     @property
     def _blocked(self) -> bool:
-        """Whether nothing may be executed now: a parked request, too many parked produces, or a client that doesn't read."""
-        return self._parked_other or self._parked_produce >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
+        """Whether nothing may be executed now: a parked request, too many parked produces or answers, or a client that doesn't read."""
+        return self._parked_other or len(self._slots) >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
 
     @property
     def _waits_for_memory(self) -> bool:

@@ -194,6 +194,22 @@ def test_parked_produces_overlap_up_to_the_limit_and_answer_in_order() -> None:
     simulate(run)
 
 
+def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None:
+    """They can't be sent before it, however long the disk takes: a client must not have any number of them made."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(PARK_PRODUCE, 0, b"p"))
+        writer.write(b"".join(frame(LARGE, number, b"x") for number in range(1, 40)))
+        await asyncio.sleep(1)
+        assert len(world.dispatcher.executed) == PARKED_PRODUCE_LIMIT
+        world.dispatcher.parked[0][1].complete(b"p")
+        for number in range(40):
+            assert (await answer(reader))[0] == number
+
+    simulate(run)
+
+
 @pytest.mark.parametrize("reset", [True, False])
 def test_parked_request_is_abandoned_when_the_client_goes(reset: bool) -> None:
     """At once when the connection is reset; a plain close looks like a half-close, and is given some time."""
