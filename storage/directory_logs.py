@@ -193,7 +193,17 @@ class DirectoryLogs:
         if report.bytes_cut or report.segments_dropped or report.restarted_at_log_start:
             # Or the next power cut might bring back what was cut, between batches that were written since.
             self._flusher.flush_now(log)
+        elif log.flush_wanted and config.flush_messages == 1:
+            self._sync_what_was_left(log)
         return log
+
+    def _sync_what_was_left(self, log: Log) -> None:
+        """Where each append waits for the disk, nothing is shown that a power cut could take, as it could what a killed process left."""
+        try:
+            self._flusher.flush_now(log)
+        except StorageError as error:
+            if not error.is_disk_full:
+                raise
 
     def _read_checkpoint(self, name: str, here: Container[TopicPartition]) -> dict[TopicPartition, Offset]:
         """What the checkpoint says of the partitions that are here.

@@ -32,6 +32,7 @@ from lowtide.storage.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
+from lowtide.storage.directory_opening import KnownTopic
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log_manager import LogManager, LogManagerSettings
@@ -252,6 +253,21 @@ def test_after_an_unclean_end_an_acknowledged_delete_stays(power: bool) -> None:
         (found,) = world.create(A0)
     assert found.log_start_offset >= 33
     assert found.log_end_offset >= 33
+
+
+def test_where_appends_wait_for_the_disk_what_a_killed_process_left_is_synced_before_it_is_shown() -> None:
+    """A reader could see it, and a power cut take it, and its offset be given again."""
+    world = World()
+    (log,) = world.create(A0)
+    append(log)
+    world.manager.flush(log)
+    world.run()
+    append(log)
+    world.filesystem.crash_process()
+    world.start(topics={"a": KnownTopic(A, LogConfig(segment_bytes=400, flush_messages=1))})
+    assert world.manager.logs[A0].log_end_offset == 10
+    world.restart(power=True)
+    assert world.manager.logs[A0].log_end_offset == 10
 
 
 def test_a_stop_cut_off_at_any_step_loses_nothing_that_was_acknowledged() -> None:
