@@ -4,7 +4,7 @@ All connections receive into one shared scratch buffer; a whole frame is handled
 What is left of a partial frame goes into a buffer of the connection's own, which grows with what really arrives, never with what
 the client announces. A large one is mapped: its pages come into being as they are written, so that nothing is copied to grow, and go back
 to the system at once. Answers leave in the order of their requests through a queue of slots. While only Produce requests are
-parked, later Produce requests of the same connection are executed too (`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a
+parked, a few later requests of the same connection are executed too (`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a
 round trip; any other parked request stops the reading, and so does a client that doesn't take its answers.
 
 Invariant: a view of received bytes is never used after the callback that brought them returned.
