@@ -126,9 +126,14 @@ class Stream(Generic[T]):
         self._call = call
 
     async def write(self, request: Any) -> None:
-        """Send a message. Errors: CallFailedError."""
+        """Send a message. Errors: CallFailedError.
+
+        With a deadline, though nothing is waited for but the connection: on a stream that the server refuses while it begins, gRPC's write
+        may never return.
+        """
         try:
-            await self._call.write(request)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._call.write(request)
         except _BROKEN as error:
             await self._connection.on_broken(self._link, error)
 

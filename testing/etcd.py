@@ -164,10 +164,9 @@ class EtcdCluster:
         self.members = [EtcdProcess(directory / str(number)) for number in range(members)]
 
     def __enter__(self) -> Self:
-        everyone = [f"{member.name}={member.peer_url}" for member in self.members]
         try:
             for member in self.members:
-                member.launch(*everyone)
+                member.launch(*self.everyone)
             for member in self.members:
                 member.wait_ready()
         except BaseException:
@@ -178,6 +177,11 @@ class EtcdCluster:
     def __exit__(self, *_: object) -> None:
         for member in self.members:
             member.kill()
+
+    @property
+    def everyone(self) -> Sequence[str]:
+        """The members, as `EtcdProcess.launch` wants them."""
+        return [f"{member.name}={member.peer_url}" for member in self.members]
 
     @property
     def endpoints(self) -> Sequence[str]:

@@ -333,6 +333,30 @@ async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
         await store.close()
 
 
+async def test_without_a_majority_nothing_is_answered(tmp_path: Path) -> None:
+    """Not even a read, which one member could answer from its past; a watch doesn't stay silent. With a second member all goes on."""
+    with EtcdCluster(tmp_path) as cluster:
+        last_one, *others = cluster.members
+        store = await EtcdStore.open([last_one.endpoint])
+        first = await put(store, b"/w/0")
+        watcher = Watcher(store, b"/w/", first)
+        await watcher.until(first)
+        for member in others:
+            await asyncio.to_thread(member.kill)
+        with pytest.raises(UnavailableError):
+            await store.get(b"/w/0")
+        with pytest.raises((UnavailableError, AmbiguousError)):
+            await put(store, b"/w/lost")
+        await until(lambda: watcher.interruptions > 0)
+        others[0].launch(*cluster.everyone)
+        await until_available(store)
+        last = await put(store, b"/w/1")
+        await watcher.until(last)
+        assert watcher.revisions == [*range(first, last + 1)]
+        await watcher.stop()
+        await store.close()
+
+
 def session_on(store: MetadataStore, broker_id: int) -> MetadataSession:
     settings = SessionSettings(time_to_live_ms=1000, keep_alive_ms=150, sole_broker=True)
     registry = TaskRegistry(lambda _name, _error: None)
