@@ -13,7 +13,7 @@ ADDRESS ?= 127.0.0.1:9092
 ARGS ?=
 SEEDS ?= 200
 
-.PHONY: help run test check fmt lint types layers unit sim chaos storm clients interop bench microbench demo kcat etcd clean
+.PHONY: help run test check fmt lint types layers unit sim model chaos storm clients interop bench microbench demo kcat etcd clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ endif
 
 test: $(INSTALLED) kcat etcd ## run all tests but those that need a JDK or Go
 	@PYTHONASYNCIODEBUG=1 SEEDS=20 $(BIN)/pytest -q tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim
-	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/unit tests/wire tests/sim tests/clients tests/chaos
+	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/unit tests/wire tests/model tests/sim tests/clients tests/chaos
 
 check: $(INSTALLED) ## check format, lint, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make fmt"; exit 1; }
@@ -76,6 +76,9 @@ unit: $(INSTALLED) ## unit and wire tests only
 
 sim: $(INSTALLED) ## simulated brokers: SEEDS=2000 runs so many, SEED=7 replays one
 	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/sim
+
+model: $(INSTALLED) ## every order of events around deletes, for minutes: FAULTS=2 searches further
+	@FAULTS=$${FAULTS:-1} $(BIN)/pytest -q -s -o faulthandler_timeout=20000 tests/model
 
 chaos: $(INSTALLED) ## real brokers, killed under load: ROUNDS=20
 	@$(BIN)/pytest -q tests/chaos

@@ -109,12 +109,13 @@ def first_violation(model: Model, faults: int) -> Found:
             coming: list[Any] = []
             for state in frontier:
                 for fault, label, after in model.steps(state, may_fail):
-                    if after in parents:
-                        continue
                     if fault:
-                        following[depth].append((after, state, label))
+                        if after not in parents:
+                            following[depth].append((after, state, label))
                         continue
-                    parents[after] = (state, label)
+                    entry = (state, label)
+                    if parents.setdefault(after, entry) is not entry:
+                        continue
                     if broken := model.violation(after):
                         return Found(len(parents), broken, reached.trace(after))
                     coming.append(after)
