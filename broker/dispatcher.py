@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from lowtide.broker.client_quirks import without_array_padding
 from lowtide.broker.outgoing import Part
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Pending, Spawn, promised
 from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -33,12 +34,6 @@ _KEPT_BODIES_BYTES = 256 * 1024
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
-
-
-class Spawn(Protocol):
-    """Start a named task whose reference is kept."""
-
-    def __call__(self, coro: Coroutine[Any, Any, Any], *, name: str) -> object: ...
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,17 +157,7 @@ class Dispatcher:
         assert handle_later is not None, f"{spec.key.name} has no handler"
 
         def handle(request: Any, context: Any) -> Pending[Any]:
-            pending: Pending[Any] = Pending()
-
-            async def run() -> None:
-                try:
-                    pending.complete(await handle_later(request, context))
-                except BaseException:
-                    pending.fail()  # Also when the answer was there and had no bytes: its client would wait for ever.
-                    raise
-
-            self._spawn(run(), name=f"{spec.key.name} of {context.connection.peer}")
-            return pending
+            return promised(partial(handle_later, request, context), self._spawn, name=f"{spec.key.name} of {context.connection.peer}")
 
         return handle
 

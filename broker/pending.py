@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 ResponseT = TypeVar("ResponseT")
 
 NO_ANSWER: Final[Any] = object()
 """Completes a request whose client wants no answer."""
+
+
+class Spawn(Protocol):
+    """Start a named task whose reference is kept."""
+
+    def __call__(self, coro: Coroutine[Any, Any, Any], *, name: str) -> object: ...
 
 
 class Pending(Generic[ResponseT]):
@@ -58,3 +65,30 @@ class Pending(Generic[ResponseT]):
         self.abandoned = True
         if not self.done and self.on_abandoned is not None:
             self.on_abandoned()
+
+
+def promised(work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: Spawn, *, name: str) -> Pending[ResponseT]:
+    """The answer that a task will give. If it gives none, or one that can't be sent, the connection is closed."""
+    pending: Pending[ResponseT] = Pending()
+
+    async def run() -> None:
+        try:
+            pending.complete(await work())
+        except BaseException:
+            pending.fail()  # Also when the answer was there and had no bytes: its client would wait for ever.
+            raise
+
+    spawn(run(), name=name)
+    return pending
+
+
+async def answer_of(pending: Pending[ResponseT]) -> ResponseT | None:
+    """Wait for an answer; None if there won't be one."""
+    answered: asyncio.Future[ResponseT | None] = asyncio.get_running_loop().create_future()
+
+    def on_answer(response: ResponseT | None) -> None:
+        if not answered.done():
+            answered.set_result(response)
+
+    pending.listen(on_answer)
+    return await answered

@@ -3,7 +3,8 @@
 Behaviour: raises the log start offset of each partition. Checked in this order: the partition exists, its topic isn't internal, this
 broker leads it, its policy allows deletes, the offset is in range; -1 stands for the high watermark. An accepted delete is written
 to the log-start journal; when that is durable it becomes visible, is checked again and is answered. At or below the log start it is a
-success that changes nothing. Of a partition named twice the last row counts.
+success that changes nothing. Of a partition named twice the last row counts. A request of very many partitions is carried out in parts, one
+after the other.
 
 Version notes: v2 is flexible. v3 adds LeaderOnly and LeaderLogStartOffset (KIP-1343); it is in no Apache release yet and can be
 switched off with a lower maximum version.
@@ -16,34 +17,65 @@ KIPs: 107, 1343.
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from typing import Final
+
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.delayed.delete_records import DelayedDeleteRecords, DeleteRow
 from lowtide.broker.delayed.queue import commit_deadline_ms
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Pending, answer_of, promised
 from lowtide.broker.replica_manager import INTERNAL_TOPICS, ReplicaManager
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopicResult
 from lowtide.protocol.types import Offset, TopicPartition
+
+PARTITIONS_AT_ONCE: Final = 1_000
+"""Some ten milliseconds of work, and then as much again when it is durable."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def handle(request: DeleteRecordsRequest, _context: RequestContext) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
-        replicas = broker.replicas
+    def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
         wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
-        rows = [_accept(replicas, key, offset) for key, offset in wanted.items()]
+        deadline_ms = commit_deadline_ms(broker.clock, request.timeout_ms)
+        if len(wanted) <= PARTITIONS_AT_ONCE:
+            return delete(list(wanted.items()), deadline_ms, leader_only=request.leader_only)
+        work = partial(delete_in_parts, list(wanted.items()), deadline_ms, leader_only=request.leader_only)
+        return promised(work, broker.tasks.spawn, name=f"DELETE_RECORDS of {context.connection.peer}")
+
+    def delete(
+        wanted: list[tuple[TopicPartition, Offset]], deadline_ms: int, *, leader_only: bool
+    ) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
+        replicas = broker.replicas
+        rows = [_accept(replicas, key, offset) for key, offset in wanted]
         to_commit = [
             (row.partition, row.offset) for row in rows if row.partition is not None and row.offset > row.partition.log.log_start_pending
         ]
-        deadline_ms = commit_deadline_ms(broker.clock, request.timeout_ms)
-        delayed = DelayedDeleteRecords(replicas, rows, leader_only=request.leader_only, deadline_ms=deadline_ms)
+        delayed = DelayedDeleteRecords(replicas, rows, leader_only=leader_only, deadline_ms=deadline_ms)
         if to_commit:
             replicas.delete_to(to_commit)
         return delayed.start()
+
+    async def delete_in_parts(
+        wanted: list[tuple[TopicPartition, Offset]], deadline_ms: int, *, leader_only: bool
+    ) -> DeleteRecordsResponse | None:
+        topics: dict[str, DeleteRecordsTopicResult] = {}
+        for start in range(0, len(wanted), PARTITIONS_AT_ONCE):
+            part = delete(wanted[start : start + PARTITIONS_AT_ONCE], deadline_ms, leader_only=leader_only)
+            if isinstance(part, Pending):
+                answer = await answer_of(part)
+                if answer is None:
+                    return None
+                part = answer
+            for topic in part.topics:
+                topics.setdefault(topic.name, DeleteRecordsTopicResult(name=topic.name, partitions=[])).partitions.extend(topic.partitions)
+            await asyncio.sleep(0)
+        return DeleteRecordsResponse(throttle_time_ms=0, topics=list(topics.values()))
 
     return HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=handle)
 
