@@ -172,6 +172,8 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog = b""
         if self._outgoing is not None:
             self._outgoing.close()
+        # No cycle may be left: what the collector was told to leave alone while it was open would stay for ever.
+        self._transport = self._outgoing = None
         self._host.on_disconnected(self)
 
     # ------------------------------------------------------------------ closing
@@ -400,14 +402,15 @@ class Connection(asyncio.BufferedProtocol):
         context = RequestContext(api_version, client_id, self)
         try:
             response = route.handle(request, context)
+            if type(response) is not Pending:
+                if response is not None:
+                    self._answer(route.write(correlation_id, response))
+                return
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             host.on_bug(self, route, error)
             self.close(f"{host.dispatcher.describe(api_key, api_version)} failed inside")
             return
-        if type(response) is Pending:
-            self._park(route, correlation_id, response)
-        elif response is not None:
-            self._answer(route.write(correlation_id, response))
+        self._park(route, correlation_id, response)
 
     def _answer(self, parts: list[Part]) -> None:
         if self._slots:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 import struct
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -20,7 +22,7 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker
 
-ECHO, PARK, PARK_PRODUCE, LARGE, RAISES = range(5)
+ECHO, PARK, PARK_PRODUCE, LARGE, RAISES, UNWRITABLE = range(6)
 MAXIMUM_FRAME_BYTES = 1 << 22
 CLOSED = (ConnectionError, asyncio.IncompleteReadError)
 
@@ -47,7 +49,7 @@ class FakeDispatcher:
     def __init__(self) -> None:
         self.parked: list[tuple[bytes, Pending[bytes]]] = []
         self.executed: list[bytes] = []
-        self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(5) else None)
+        self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(6) else None)
 
     def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int) -> Any:
         message = "not served"
@@ -65,6 +67,8 @@ class FakeDispatcher:
                 pending: Pending[bytes] = Pending()
                 self.parked.append((request, pending))
                 return pending
+            if key == UNWRITABLE:
+                return 0
             return request * 1_000_000 if key == LARGE else request
 
         return Route(
@@ -306,6 +310,36 @@ def test_client_that_reads_nothing_stops_being_served() -> None:
         reader._transport.resume_reading()  # type: ignore[attr-defined]
         for number in range(100):
             assert (await answer(reader))[0] == number
+
+    simulate(run)
+
+
+def test_a_closed_connection_is_gone_without_the_collector() -> None:
+    """Objects that were frozen while it was open are never looked at again."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(ECHO, 1, b"x"))
+        await answer(reader)
+        (connection,) = map(weakref.ref, world.host.connections)
+        gc.disable()
+        try:
+            writer.close()
+            await asyncio.sleep(1)
+            assert connection() is None
+        finally:
+            gc.enable()
+
+    simulate(run)
+
+
+def test_an_answer_that_cannot_be_written_costs_its_connection_and_is_reported() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(UNWRITABLE, 1, b"x"))
+        with pytest.raises(CLOSED):
+            await reader.readexactly(1)
+        assert [event for event, _ in world.log.lines] == ["request failed", "connection closed"]
 
     simulate(run)
 
