@@ -101,15 +101,6 @@ class Dispatcher:
             self._specs[spec.key] = spec
             self.advertised[spec.key] = self._advertise(spec)
 
-    def served(self) -> list[tuple[int, int]]:
-        """API and version of all that is served, the newest version of each API first, then the one before, and so on."""
-        by_age = [
-            (self.advertised[key].maximum - version, key, version)
-            for key in self._specs
-            for version in range(API[key].min_version, self.advertised[key].maximum + 1)
-        ]
-        return [(key, version) for _age, key, version in sorted(by_age)]
-
     def describe(self, api_key: int, api_version: int) -> str:
         """For logs: `Fetch v12`, also of what doesn't exist."""
         name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else f"API {api_key}"

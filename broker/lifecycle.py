@@ -29,7 +29,6 @@ from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.server import ConnectionHost, Server
 from lowtide.broker.slices import run_in_slices
 from lowtide.broker.topics import TopicAdministrator
-from lowtide.broker.warm_up import WarmUp
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.errors import InconsistentClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
@@ -293,13 +292,6 @@ class Broker:
         self.loop_health.start()
         self._tick_timer = ports.loop.call_later(_TICK_S, self._on_tick)
 
-    def warm_up(self) -> WarmUp:
-        """Begin to make ready, now and then, what requests need that haven't come yet. For a process that is a broker and nothing else."""
-        assert self._host is not None, "the broker hasn't started"
-        warm_up = WarmUp(self._ports.loop, self._host.dispatcher)
-        warm_up.start()
-        return warm_up
-
     async def stop(self) -> None:
         """Stop gracefully: owed answers go out, logs are flushed and marked clean."""
         if self._server is not None:
@@ -452,12 +444,10 @@ async def run_broker(config: BrokerConfig, *, logger: Any, etcd: tuple[str, ...]
     await broker.start()
     address = broker.address
     long_lived.freeze()
-    warm_up = broker.warm_up()
     logger.info("ready", address=address, node_id=config.node_id, log_dirs=list(config.log_dirs))
     if ready is not None:
         ready(address)
     await stopping.wait()
-    warm_up.stop()
     logger.info("stopping", reason="failure" if broker.failed else "signal")
     await broker.stop()
     return 1 if broker.failed else 0
