@@ -79,10 +79,6 @@ class _Round:
         if self.failure is not None:
             self.outcomes = [outcome or self.failure for outcome in self.outcomes]
 
-    def run_one_file(self) -> None:
-        """As `run`, for a round that `_is_one_file`: what a delete on a quiet broker waits for."""
-        self.outcomes[0] = self._attempt(self._barriers[0].files[0].sync)
-
     def _sync_files(self) -> None:
         # A round of one barrier is the common case of a quiet broker, so nothing here costs more than the syncs it saves.
         synced: dict[File, OSError | None] = {}
@@ -125,13 +121,6 @@ class _Round:
         return None
 
 
-def _is_one_file(barriers: Sequence[Barrier]) -> bool:
-    if len(barriers) != 1:
-        return False
-    barrier = barriers[0]
-    return len(barrier.files) == 1 and not barrier.renames and not barrier.directories
-
-
 class ThreadCommitter:
     """One thread, for one log directory. How much waits is bounded by those who submit: each waits for its answer."""
 
@@ -172,7 +161,7 @@ class ThreadCommitter:
         if self._failure is None:
             this_round = _Round(self._filesystem, barriers)
             try:
-                this_round.run_one_file() if _is_one_file(barriers) else this_round.run()
+                this_round.run()
             except Exception as bug:  # noqa: BLE001 - whatever it is, those who wait must hear of it
                 self._failure = OSError(errno.EIO, f"the committer {self._thread.name} failed: {bug!r}")
                 self._failure.__cause__ = bug
