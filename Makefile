@@ -12,8 +12,9 @@ CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
 ARGS ?=
 SEEDS ?= 200
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test check fmt lint types layers unit sim model chaos storm clients interop bench microbench demo kcat etcd clean
+.PHONY: help run test check fmt lint types layers unit sim model chaos storm clients interop bench microbench demo wheels up down kcat etcd clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +52,7 @@ else
 endif
 
 test: $(INSTALLED) kcat etcd ## run all tests but those that need a JDK or Go
-	@PYTHONASYNCIODEBUG=1 SEEDS=20 $(BIN)/pytest -q tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim
+	@PYTHONASYNCIODEBUG=1 SEEDS=20 CLUSTER_SEEDS=8 $(BIN)/pytest -q tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim
 	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/unit tests/wire tests/model tests/sim tests/clients tests/chaos
 
 check: $(INSTALLED) ## check format, lint, types and layers
@@ -74,8 +75,9 @@ layers: $(INSTALLED) ## imports point one way
 unit: $(INSTALLED) ## unit and wire tests only
 	@$(BIN)/pytest -q tests/unit tests/wire
 
-sim: $(INSTALLED) ## simulated brokers: SEEDS=2000 runs so many, SEED=7 replays one
-	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/sim
+sim: $(INSTALLED) ## simulated brokers and clusters: SEEDS=2000 runs so many of each, SEED=7 replays one
+	@SEEDS=$(SEEDS) CLUSTER_SEEDS=20 $(BIN)/pytest -q tests/sim
+	@test -n "$${SEED:-}" || $(BIN)/python -m lowtide.testing.cluster_search --seeds $(SEEDS) --first $${FIRST_SEED:-0}
 
 model: $(INSTALLED) ## every order of events around deletes, for minutes: FAULTS=2 searches further
 	@FAULTS=$${FAULTS:-1} $(BIN)/pytest -q -s -o faulthandler_timeout=20000 tests/model
@@ -100,6 +102,25 @@ microbench: $(INSTALLED) ## what the steps of the hot paths cost
 
 demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and look again
 	@$(BIN)/python demo/flights.py
+
+wheels: $(INSTALLED) ## for an image that is built without a network: docs/compose.md
+	@rm -rf build/wheels
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt --wheel-dir build/wheels '.[etcd]' hatchling
+	@rm build/wheels/lowtide-*.whl
+
+up: ## an etcd and three brokers in containers, clients at 127.0.0.1:9092: docs/compose.md
+	@$(COMPOSE) build broker-1
+	@$(COMPOSE) up -d --no-build
+	@until=$$((SECONDS + 120)); for service in etcd broker-1 broker-2 broker-3; do \
+	  while health=$$(docker inspect --format '{{.State.Health.Status}}' $$($(COMPOSE) ps -q $$service)) && [ "$$health" != healthy ]; do \
+	    if [ $$SECONDS -gt $$until ]; then echo "$$service is $$health:"; $(COMPOSE) logs --tail 20 $$service; exit 1; fi; \
+	    sleep 0.5; \
+	  done; \
+	done
+	@echo "three brokers at 127.0.0.1:$${PORT_1:-9092}, 127.0.0.1:$${PORT_2:-9093} and 127.0.0.1:$${PORT_3:-9094}"
+
+down: ## stop them; their data stay in volumes (make down ARGS=--volumes removes them)
+	@$(COMPOSE) down $(ARGS)
 
 clean: ## remove what was built and installed, not ./data
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -22,10 +22,11 @@ from typing import Any
 from lowtide.protocol.errors import ProtocolError
 
 from .arguments import Arguments, parse_arguments
+from .cluster import ClusterTarget
 from .errors import BenchError
 from .floor import floor
 from .report import Results, Round, figures_table, summary_table, workload_table, write_csv, write_json
-from .targets import Target
+from .targets import Target, TargetSpec
 from .usage import PROC
 from .workloads import FLOOR, WORKLOADS
 
@@ -39,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.scratch))
-    targets = [Target(spec, scratch) for spec in arguments.targets]
+    targets = [make_target(spec, scratch) for spec in arguments.targets]
     results = Results([target.name for target in targets])
     about = circumstances()
     print("\n".join(f"{name}: {value}" for name, value in about.items() if value))
@@ -67,10 +68,15 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1 if results.faults else 0
 
 
+def make_target(spec: TargetSpec, scratch: Path) -> Target:
+    """One broker, or several."""
+    return ClusterTarget(spec, scratch) if spec.brokers > 1 and spec.command else Target(spec, scratch)
+
+
 def run_workload(name: str, arguments: Arguments, targets: Sequence[Target], results: Results) -> None:
     """All rounds of one workload on all targets."""
     workload = WORKLOADS[name]
-    able = [target for target in targets if target.can_be_started or not workload.starts]
+    able = [target for target in targets if (target.can_be_started or not workload.starts) and (target.brokers > 1 or not workload.several)]
     for number in range(-arguments.warm_rounds if workload.warms else 0, arguments.rounds):
         for target in list(able if number % 2 == 0 else reversed(able)):
             print(f"{name}: {target.name}, {f'round {number + 1}' if number >= 0 else 'warming'}", file=sys.stderr, flush=True)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from .cluster import FILLED_IN, FILLED_IN_OF_SEVERAL
 from .figures import MEBIBYTE
 from .measure import TINY, Amounts
-from .targets import LOWTIDE, TargetSpec
-from .workloads import FLOOR, WORKLOADS
+from .targets import LOWTIDE, LOWTIDE_OF_SEVERAL, TargetSpec
+from .workloads import FLOOR, OF_CLUSTERS, WORKLOADS
 
 OWN_NAME = "lowtide"
 
@@ -27,7 +28,12 @@ _EPILOG = """\
 Lowtide itself is the first target, started from this working tree, unless a target has the name "lowtide" or --only-given is said.
 Ratios are to the first target. Brokers that are started listen on a free port of 127.0.0.1.
 
+With --brokers 3 every started target is three brokers, each of them started by the command, which then also has {id}, {peer_port}, {peers}
+(1@127.0.0.1:7001,2@…) and {etcd}, the address of an etcd that is started first; a target given by address is taken for as many. Topics have
+a replica on each, and min.insync.replicas=2. CPU and memory are those of all of them together.
+
   make bench
+  make bench ARGS='--brokers 3 -w closed,replicated,failover'
   make bench ARGS='--start "kfake=kfake -port {port} -d {dir}" --target kafka=127.0.0.1:9092:4711 -w batches,closed -r 5 --json out.json'
 
 Workloads:
@@ -59,14 +65,18 @@ def parse_target(text: str) -> TargetSpec:
 
 
 def parse_start(text: str) -> TargetSpec:
-    """Read `NAME=COMMAND`; `{port}` and `{dir}` in it are filled in at each start. Errors: ValueError with a sentence."""
+    """Read `NAME=COMMAND`; `{port}` and `{dir}` in it are filled in at each start, and more where several brokers are started.
+
+    Errors: ValueError with a sentence.
+    """
     name, rest = _named(text)
     words = tuple(shlex.split(rest))
     for word in words:
         try:
-            word.format(port=1, dir="x")
+            word.format(**dict.fromkeys(FILLED_IN, "x"))
         except (KeyError, IndexError, ValueError):
-            raise ValueError(f"{word!r}: only {{port}} and {{dir}} can be filled in; double other braces") from None
+            told = ", ".join(f"{{{each}}}" for each in FILLED_IN)
+            raise ValueError(f"{word!r}: only {told} can be filled in; double other braces") from None
     if not any("{port}" in word for word in words) or not any("{dir}" in word for word in words):
         raise ValueError(f"the command of {name} needs {{port}} and {{dir}}: two brokers must not share them")
     return TargetSpec(name=name, command=words)
@@ -91,7 +101,11 @@ def parse_workloads(text: str) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     lines = [f"  {FLOOR:<12} the load generator alone: what it could do with a broker that costs nothing"]
-    lines += [f"  {name:<12} {workload.says}{' (started brokers only)' * workload.starts}" for name, workload in WORKLOADS.items()]
+    for name, workload in WORKLOADS.items():
+        kind = (
+            f" ({'several ' * workload.several}started brokers only)" if workload.starts else " (several brokers only)" * workload.several
+        )
+        lines.append(f"  {name:<12} {workload.says}{kind}")
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="The same work on several Kafka brokers, in turn, and what it costs each of them.",
@@ -104,7 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--start", action="append", default=[], dest="given", type=_as_argument(parse_start), metavar="NAME='COMMAND {port} {dir}'",
         help="a broker to start in a new directory, and to end")  # fmt: skip
     add("--only-given", action="store_true", help="do not add a Lowtide of this working tree")
-    add("-w", "--workloads", type=_as_argument(parse_workloads), default=[FLOOR, *WORKLOADS], metavar="NAME,NAME", help="default: all")
+    add("--brokers", type=_positive, default=1, help="how many brokers each target is (1)")
+    add("-w", "--workloads", type=_as_argument(parse_workloads), metavar="NAME,NAME",
+        help="default: all; of several brokers those that differ from one broker's")  # fmt: skip
     add("-r", "--rounds", type=_positive, default=3, help="measured rounds, each over all targets (3)")
     add("--warm", type=_natural, default=1, help="rounds before them that are not counted, where that makes sense (1)")
     add("--tiny", action="store_true", help="next to no work: shows that all works; its figures say nothing")
@@ -112,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--segments", type=_numbers, metavar="N,N", help="sizes of the logs that are deleted from (1,100,1000)")
     add("--partitions", type=_positive, help="partitions of a large topic (1000)")
     add("--connections", type=_positive, help="idle connections (2000)")
+    add("--failovers", type=_positive, help="leaders that are killed, one after the other (10)")
     add(
         "--scratch",
         type=Path,
@@ -129,21 +146,30 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     targets: list[TargetSpec] = given.given
     names = [target.name for target in targets]
     if not given.only_given and OWN_NAME not in names:
-        targets = [TargetSpec(name=OWN_NAME, command=LOWTIDE), *targets]
+        targets = [TargetSpec(name=OWN_NAME, command=LOWTIDE if given.brokers == 1 else LOWTIDE_OF_SEVERAL), *targets]
     if not targets:
         parser.error("there is no target: give one, or leave out --only-given")
     if len(set(names)) != len(names):
         parser.error("two targets have the same name")
+    targets = [dataclasses.replace(target, brokers=given.brokers) for target in targets]
+    if given.brokers == 1 and any(f"{{{each}}}" in word for target in targets for word in target.command for each in FILLED_IN_OF_SEVERAL):
+        parser.error(f"one broker is started with {{port}} and {{dir}}; {', '.join(FILLED_IN_OF_SEVERAL)} are there with --brokers 3")
+    of_one = [name for name, workload in WORKLOADS.items() if not workload.several]
+    workloads = given.workloads or [FLOOR, *(of_one if given.brokers == 1 else OF_CLUSTERS)]
+    for name in workloads:
+        if given.brokers == 1 and name != FLOOR and WORKLOADS[name].several:
+            parser.error(f"the workload {name} is about several brokers: say --brokers 3")
     chosen = {
         "bytes_before_kill": None if given.gb is None else int(given.gb * 1024 * MEBIBYTE),
         "segments": given.segments,
         "partitions": given.partitions,
         "connections": given.connections,
+        "failovers": given.failovers,
     }
     amounts = dataclasses.replace(TINY if given.tiny else Amounts(), **{name: value for name, value in chosen.items() if value is not None})
     return Arguments(
         targets=targets,
-        workloads=given.workloads,
+        workloads=workloads,
         rounds=given.rounds,
         warm_rounds=given.warm,
         amounts=amounts,

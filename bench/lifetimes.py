@@ -52,6 +52,9 @@ def partitions(target: Target, amounts: Amounts) -> Figures:
         time.sleep(amounts.settle_s)
         figures["resident, MB more"] = target.resident_mb() - resident
         figures["idle CPU, %"] = idle_percent(target, amounts.idle_s)
+        if target.brokers > 1:
+            figures["idle CPU of a broker, %"] = figures["idle CPU, %"] / target.brokers
+            figures["resident of a broker, MB"] = target.resident_mb() / target.brokers
         if target.can_be_started:
             figures["stop, s"] = target.stop()
             began = time.perf_counter()

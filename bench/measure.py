@@ -38,6 +38,7 @@ class Amounts:
     partitions: int = 1000
     bytes_before_kill: int = 1024 * MEBIBYTE
     connections: int = 2000
+    failovers: int = 10
     idle_s: float = 3.0
     settle_s: float = 0.5
     """A pause where a broker may have something to finish that isn't to be measured."""
@@ -55,6 +56,7 @@ TINY = Amounts(
     partitions=5,
     bytes_before_kill=3 * MEBIBYTE,
     connections=20,
+    failovers=1,
     idle_s=0.05,
     settle_s=0.0,
 )
@@ -77,6 +79,9 @@ class Workload:
 
     starts: bool = False
     """Whether the broker is stopped or started in it, so that it can't be run on a broker given by address."""
+
+    several: bool = False
+    """Whether it is about several brokers, and can't be run on one."""
 
 
 @dataclass(slots=True)

@@ -37,6 +37,9 @@ LOWTIDE = (
 )
 """How a Lowtide of this working tree is started."""
 
+LOWTIDE_OF_SEVERAL = (*LOWTIDE, "--set", "node.id={id}", "--metadata", "etcd://{etcd}")
+"""The same as one broker of several."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
@@ -48,6 +51,8 @@ class TargetSpec:
     """Of a broker given by address: whose CPU and memory to look at."""
 
     command: tuple[str, ...] = ()
+    brokers: int = 1
+    """How many there are, or are started: each by the same command."""
 
 
 @dataclass(slots=True)
@@ -69,6 +74,11 @@ class Target:
     def name(self) -> str:
         """What it is called in the tables."""
         return self.spec.name
+
+    @property
+    def brokers(self) -> int:
+        """How many brokers it is."""
+        return self.spec.brokers
 
     @property
     def can_be_started(self) -> bool:

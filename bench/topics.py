@@ -10,7 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -21,6 +26,9 @@ from .errors import BenchError
 from .frames import FETCH_BYTES, FETCH_PARTITION_BYTES, produce_error_position, produce_frame
 from .pump import Lane, pump
 from .targets import Target
+
+REPLICAS, MINIMUM_IN_SYNC = 3, 2
+"""Of a topic on a cluster."""
 
 LATEST = -1
 READY_LIMIT_S = 120.0
@@ -45,23 +53,28 @@ class Topic:
 
 
 @contextmanager
-def topic_on(target: Target, partitions: int, configs: Mapping[str, str] | None = None) -> Iterator[Topic]:
-    """A new topic, deleted at the end, also when the work on it failed."""
+def topic_on(target: Target, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: Sequence[int] = ()) -> Iterator[Topic]:
+    """A new topic, deleted at the end, also when the work on it failed. `replicas`: of every partition; else the target chooses."""
     name = f"bench-{uuid.uuid4().hex[:12]}"
     try:
-        yield create_topic(target, name, partitions, configs or {})
+        yield create_topic(target, name, partitions, configs or {}, replicas=replicas)
     finally:
         with suppress(OSError), target.connect() as client:
             client.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=_DELETE_MS))
 
 
-def create_topic(target: Target, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-    """Create a topic with one replica of each partition, asking again while there is no controller yet. Errors: BenchError."""
+def create_topic(target: Target, name: str, partitions: int, configs: Mapping[str, str], *, replicas: Sequence[int] = ()) -> Topic:
+    """Create a topic, a replica on each broker up to three, asking again while there is no controller yet. Errors: BenchError."""
+    rows = [
+        CreatableReplicaAssignment(partition_index=number, broker_ids=list(replicas)) for number in range(partitions if replicas else 0)
+    ]
+    if target.brokers > 1:
+        configs = {"min.insync.replicas": str(MINIMUM_IN_SYNC), **configs}
     wanted = CreatableTopic(
         name=name,
-        num_partitions=partitions,
-        replication_factor=1,
-        assignments=[],
+        num_partitions=-1 if rows else partitions,
+        replication_factor=-1 if rows else min(target.brokers, REPLICAS),
+        assignments=rows,
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
     )
     began = time.perf_counter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import deletes, kcat, lifetimes, loads
+from . import deletes, failures, kcat, lifetimes, loads
 from .measure import Workload
 
 _LIFETIMES = lifetimes.WORKLOADS
@@ -15,7 +15,11 @@ WORKLOADS: dict[str, Workload] = {
     "connections": _LIFETIMES["connections"],
     "partitions": _LIFETIMES["partitions"],
     "kill": _LIFETIMES["kill"],
+    **failures.WORKLOADS,
 }
+
+OF_CLUSTERS = ("batches", "closed", *failures.WORKLOADS, "partitions")
+"""What runs on several brokers by default; everything may be asked for."""
 
 FLOOR = "floor"
 """Runs once, without a broker."""

@@ -22,11 +22,11 @@ from lowtide.broker.config_topics import TopicConfigFault, validate_topic_config
 from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.errors import ConflictError
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession
 from lowtide.metadata.store import Delete, MetadataStore, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicId
-from lowtide.replication.controller import plan_adoption, plan_producer_ids_from
+from lowtide.replication.new_topics import plan_adoption, plan_producer_ids_from
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError
 from lowtide.storage.kafka_metadata import UnreadableMetadataError, read_topic_configs
@@ -37,8 +37,6 @@ ADOPTION_WISH = "lowtide-adopt-topics"
 """The operator's word that topics may be taken over though the metadata that Lowtide had are gone."""
 
 _NO_TIERED_STORAGE = TopicConfigFault(ErrorCode.INVALID_CONFIG, "this broker has no tiered storage")
-
-_UNDER_WAY = SessionSettings().prefix + keys.ADOPTION
 
 
 class Adoption(Enum):
@@ -51,23 +49,26 @@ class Adoption(Enum):
     """The metadata of Lowtide were lost. A metadata log of Kafka's, if there is one, is older than they were, and isn't asked."""
 
 
-async def adoption_due(store: MetadataStore, filesystem: FileSystem, directories: Sequence[str], metadata_file: str) -> Adoption:
+async def adoption_due(
+    store: MetadataStore, filesystem: FileSystem, directories: Sequence[str], metadata_file: str, prefix: bytes
+) -> Adoption:
     """Whether topics are to be taken over from the directories; noted in the metadata if so. To be called before the session is opened.
 
-    The operator's word is used up by it. `metadata_file` is what the metadata are called in a refusal.
+    The operator's word is used up by it. `metadata_file` is what the metadata are called in a refusal; their keys begin with `prefix`.
     Errors: StorageError when the metadata were lost; those of the store.
     """
     wish = f"{directories[0]}/{ADOPTION_WISH}"
-    is_new = await store.get(SessionSettings().prefix + keys.CLUSTER_ID) is None
+    noted = prefix + keys.ADOPTION
+    is_new = await store.get(prefix + keys.CLUSTER_ID) is None
     if is_new:
         adoption = _wanted(filesystem, directories, metadata_file, wish)
         if adoption is not Adoption.NONE:
-            await store.transact((), (Put(_UNDER_WAY, adoption.value),))
+            await store.transact((), (Put(noted, adoption.value),))
     if filesystem.exists(wish):
         # It counts for one start: lying there, it would answer for a later loss too.
         filesystem.unlink(wish)
         filesystem.sync_directory(directories[0])
-    under_way = await store.get(_UNDER_WAY)
+    under_way = await store.get(noted)
     return Adoption.NONE if under_way is None else Adoption(under_way.value)
 
 

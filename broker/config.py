@@ -19,9 +19,10 @@ from lowtide.broker.config_keys_groups import GROUP_KEYS
 from lowtide.broker.config_keys_remote import REMOTE_KEYS
 from lowtide.broker.config_keys_security import SECURITY_KEYS
 from lowtide.broker.config_keys_server import SERVER_KEYS
-from lowtide.broker.config_listeners import Listener, advertised_listeners, client_listeners
-from lowtide.broker.config_sources import Given
-from lowtide.broker.config_topics import topic_defaults
+from lowtide.broker.config_listeners import Listener, advertised_listeners, client_listeners, inter_broker_listener
+from lowtide.broker.config_replication import check_follower_fetches
+from lowtide.broker.config_sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
+from lowtide.broker.config_topics import check_consumed_retention, topic_defaults
 from lowtide.protocol.api_keys import ApiKey
 
 __all__ = ["BROKER_KEYS", "BrokerConfig", "ConfigError", "Given", "Listener", "broker_key", "load_config"]
@@ -37,6 +38,10 @@ FREE_PREFIXES: Final = ("config.providers.", "rlmm.config.", "rsm.config.")
 """Keys that begin so are handed to plug-ins, of which Lowtide has none."""
 _UNLIMITED: Final = 2**63 - 1
 
+_NEWEST: Final = (_UNLIMITED,)
+_LOG_START_VERSION: Final = (0, 11)
+"""The version of Apache Kafka from which on followers tell their log starts. Source: KIP-107."""
+
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one broker runs on. Names are Kafka's keys; `values` has every key, `given` those that somebody set."""
@@ -46,7 +51,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     listeners: tuple[Listener, ...]
     """Those of clients and brokers; a controller's listeners of KRaft aren't opened."""
     advertised_listeners: tuple[Listener, ...]
-    """What clients are told, in the order of `listeners`; port 0 stands for the port that was bound."""
+    """What clients are told, by listener names; port 0 stands for the port that was bound."""
+    inter_broker_listener: str
+    """The name of the one that is for other brokers."""
     log_dirs: tuple[str, ...]
     num_partitions: int
     default_replication_factor: int
@@ -68,6 +75,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_offset_checkpoint_interval_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     replica_lag_time_max_ms: int
+    broker_session_timeout_ms: int
+    broker_heartbeat_interval_ms: int
+    """At most half of `broker_session_timeout_ms`."""
+    initial_broker_registration_timeout_ms: int
+    controlled_shutdown_enable: bool
+    reports_log_starts: bool
+    """Whether this broker tells its log starts when it follows: `inter.broker.protocol.version` isn't below 0.11."""
     max_versions: Mapping[ApiKey, int]
     """The highest version to offer, for the APIs that somebody capped."""
     topic_defaults: Mapping[str, Value]
@@ -137,13 +151,19 @@ def load_config(
 
 def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str) -> BrokerConfig:
     """Resolve synonyms, check what keys say of each other, and give the values their types."""
+    check_follower_fetches(values)
     defaults = topic_defaults(values)
+    if not any(each.source in (DYNAMIC_BROKER, DYNAMIC_DEFAULT) for each in given.values()):
+        # What is set later was checked then; a broker that was started on something else shortens the time.
+        check_consumed_retention(values, defaults)
     listeners = client_listeners(values)
+    advertised = advertised_listeners(values, listeners, host_name)
     return BrokerConfig(
         node_id=_node_id(values, given),
         broker_rack=_text_or_none(values, "broker.rack"),
         listeners=listeners,
-        advertised_listeners=advertised_listeners(values, listeners, host_name),
+        advertised_listeners=advertised,
+        inter_broker_listener=inter_broker_listener(values, given, advertised),
         log_dirs=_log_dirs(values, given),
         num_partitions=_number(values, "num.partitions"),
         default_replication_factor=_number(values, "default.replication.factor"),
@@ -163,6 +183,11 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
         log_flush_offset_checkpoint_interval_ms=_number(values, "log.flush.offset.checkpoint.interval.ms"),
         replica_high_watermark_checkpoint_interval_ms=_number(values, "replica.high.watermark.checkpoint.interval.ms"),
         replica_lag_time_max_ms=_number(values, "replica.lag.time.max.ms"),
+        broker_session_timeout_ms=_number(values, "broker.session.timeout.ms"),
+        broker_heartbeat_interval_ms=_heartbeat(values),
+        initial_broker_registration_timeout_ms=_number(values, "initial.broker.registration.timeout.ms"),
+        controlled_shutdown_enable=values["controlled.shutdown.enable"] is True,
+        reports_log_starts=_version(values, "inter.broker.protocol.version") >= _LOG_START_VERSION,
         max_versions=MappingProxyType({api_of(name): _number(values, name) for name in given if name.startswith(MAX_VERSION_PREFIX)}),
         topic_defaults=MappingProxyType(defaults),
         values=MappingProxyType(values),
@@ -195,6 +220,21 @@ def _request_memory(values: Mapping[str, Value]) -> int:
         message = f"queued.max.request.bytes={limit} is not possible: allowed is at least socket.request.max.bytes={largest}, or below 0"
         raise ImpossibleTogetherError(message, "queued.max.request.bytes", "socket.request.max.bytes")
     return limit
+
+
+def _heartbeat(values: Mapping[str, Value]) -> int:
+    """How often a lease is renewed: one that is lost on the way must not cost the broker its place."""
+    interval, timeout = _number(values, "broker.heartbeat.interval.ms"), _number(values, "broker.session.timeout.ms")
+    if 2 * interval > timeout:
+        message = f"broker.heartbeat.interval.ms={interval} is not possible: allowed is at most half of broker.session.timeout.ms={timeout}"
+        raise ImpossibleTogetherError(message, "broker.heartbeat.interval.ms", "broker.session.timeout.ms")
+    return interval
+
+
+def _version(values: Mapping[str, Value], name: str) -> tuple[int, ...]:
+    """The numbers of a version of Apache Kafka; without one it is the newest."""
+    text = _text_or_none(values, name)
+    return _NEWEST if text is None else tuple(map(int, text.partition("-")[0].split(".")))
 
 
 def _node_id(values: Mapping[str, Value], given: Mapping[str, Given]) -> int:

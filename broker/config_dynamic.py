@@ -20,12 +20,14 @@ from lowtide.broker.config import BROKER_KEYS, BrokerConfig, broker_key, load_co
 from lowtide.broker.config_key import ConfigError
 from lowtide.broker.config_keys_topics import TOPIC_KEYS
 from lowtide.broker.config_sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
-from lowtide.broker.config_topics import check_local_retention
+from lowtide.broker.config_topics import check_consumed_retention, check_local_retention
 from lowtide.metadata.image import NOTHING_SET, MetadataImage
 
 DYNAMIC_KEYS: Final = frozenset(
     {key.broker_key for key in TOPIC_KEYS if key.broker_key is not None}
     | {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms"}
+    | {"log.retention.commitoffset.enable"}
+    | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
 )
 """The keys that can be set while a broker runs."""
 
@@ -75,6 +77,7 @@ class BrokerConfigs:
         else:
             config = self._overlaid(self._possible_of(self.of_all), judged)
         check_local_retention(config.topic_defaults)
+        check_consumed_retention(config.values, config.topic_defaults)
 
     def _possible_of(self, layer: Layer) -> Layer:
         return {name: text for name, text in layer.items() if self._is_possible(name, text)}

@@ -17,7 +17,7 @@ SECURITY_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("authorizer.class.name", _STRING, "", None, "A class that decides who may do what."),
     ConfigKey("principal.builder.class", _CLASS, "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder", None,
               "A class that says who a connection is."),
-    ConfigKey("security.inter.broker.protocol", _STRING, "PLAINTEXT", _PROTOCOLS, "How brokers talk to each other."),
+    ConfigKey("security.inter.broker.protocol", _STRING, "PLAINTEXT", _PROTOCOLS, "How brokers talk to each other.", enforced=True),
     ConfigKey("security.providers", _STRING, None, None, "Classes that bring security algorithms."),
     ConfigKey("connection.failed.authentication.delay.ms", _INT, "100", at_least(0), "How long a refused client waits before it is closed."),
     ConfigKey("connections.max.reauth.ms", _LONG, "0", None, "After how long a client must authenticate again; 0 is never."),

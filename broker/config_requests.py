@@ -16,7 +16,7 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerId
 from lowtide.replication.configs import KeyChange, Operation
-from lowtide.replication.controller import Refusal
+from lowtide.replication.refusal import Refusal
 
 _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 

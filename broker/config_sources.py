@@ -14,6 +14,12 @@ from lowtide.broker.config_key import ConfigError
 
 ENVIRONMENT_PREFIX = "LOWTIDE_"
 
+METADATA_USER = "LOWTIDE_METADATA_USER"
+METADATA_PASSWORD = "LOWTIDE_METADATA_PASSWORD"  # noqa: S105 - a name
+METADATA_PASSWORD_FILE = "LOWTIDE_METADATA_PASSWORD_FILE"  # noqa: S105 - a name
+NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE})
+"""Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration."""
+
 _SERVICE_LINK = re.compile(r"LOWTIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)")
 """What Kubernetes puts into the environment of every pod beside a service named lowtide."""
 
@@ -70,7 +76,7 @@ def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> di
     names = {key.replace(".", "_").upper(): key for key in known}
     found: dict[str, Given] = {}
     for variable, value in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or _SERVICE_LINK.fullmatch(variable):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NO_KEYS or _SERVICE_LINK.fullmatch(variable):
             continue
         rest = variable.removeprefix(ENVIRONMENT_PREFIX)
         if rest.startswith("MAX_VERSION_"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.broker.config_key import ConfigError, ConfigKey, ImpossibleTogetherError, Value, value_text
 from lowtide.broker.config_keys_topics import TOPIC_KEYS
+from lowtide.broker.config_retention import BROKER_NAMES, broker_consumed_ms, check_broker, fault_of_topic, topic_consumed_ms
 from lowtide.broker.config_sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log_values import LogConfig
@@ -68,7 +69,8 @@ def validate_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str | N
     if values["remote.storage.enable"] is True:
         message = "remote.storage.enable=true is not possible: this broker has no tiered storage, allowed is false."
         return TopicConfigFault(ErrorCode.INVALID_CONFIG, message)
-    return kept
+    fault = fault_of_topic(_own(kept), _number(values["retention.ms"]))
+    return kept if fault is None else TopicConfigFault(ErrorCode.INVALID_CONFIG, fault)
 
 
 def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
@@ -80,9 +82,11 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
     policy = values["cleanup.policy"]
     assert isinstance(policy, tuple), policy
     segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
+    retention_ms = _number(values["retention.ms"])
     return LogConfig(
         segment_bytes=_number(segment_bytes),
         segment_ms=_number(values["segment.ms"]),
+        segment_jitter_ms=_number(values["segment.jitter.ms"]),
         segment_index_bytes=_number(values["segment.index.bytes"]),
         index_interval_bytes=_number(values["index.interval.bytes"]),
         max_message_bytes=_number(values["max.message.bytes"]),
@@ -95,8 +99,12 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         flush_ms=_number(values["flush.ms"]),
         file_delete_delay_ms=_number(values["file.delete.delay.ms"]),
         preallocate=values["preallocate"] is True,
-        retention_ms=_number(values["retention.ms"]),
+        retention_ms=retention_ms,
         retention_bytes=_number(values["retention.bytes"]),
+        log_retention_min_timestamp=_number(values["log.retention.min.timestamp"]),
+        retention_commitoffset_ms=topic_consumed_ms(
+            _own(topic_overrides), _number(broker.topic_defaults["retention.commitoffset.ms"]), retention_ms
+        ),
         min_insync_replicas=_number(values["min.insync.replicas"]),
     )
 
@@ -118,6 +126,7 @@ _SYNONYMS: Final = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    BROKER_NAMES,
 )
 BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {name: names for names in _SYNONYMS for name in names if name != "log.flush.scheduler.interval.ms"}
@@ -169,6 +178,7 @@ def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
     defaults["segment.jitter.ms"] = _first(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS))
     defaults["flush.ms"] = _first(values, ("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1))
     defaults["retention.ms"] = _retention_ms(values)
+    defaults["retention.commitoffset.ms"] = broker_consumed_ms(values)
     _check_defaults(defaults)
     return defaults
 
@@ -183,6 +193,11 @@ def check_local_retention(defaults: Mapping[str, Value]) -> None:
         if total >= 0 and local != _LIKE_TOTAL and not 0 <= local <= total:
             message = f"log.{name}={local} is not possible: allowed is at most log.{total_name}={total}, or -2"
             raise ImpossibleTogetherError(message, f"log.{name}", f"log.{total_name}")
+
+
+def check_consumed_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
+    """Whether a broker keeps consumed records no longer than any. Errors: ImpossibleTogetherError."""
+    check_broker(values, _number(defaults["retention.ms"]))
 
 
 def _retention_ms(values: Mapping[str, Value]) -> int:
@@ -219,12 +234,12 @@ def _first(values: Mapping[str, Value], *candidates: tuple[str, int]) -> int:
 
 
 def _effective(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
-    values = dict(broker.topic_defaults)
-    for name, text in overrides.items():
-        key = TOPIC_KEYS_BY_NAME.get(name)
-        if key is not None:
-            values[name] = key.parse(text)
-    return values
+    return {**broker.topic_defaults, **_own(overrides)}
+
+
+def _own(overrides: Mapping[str, str]) -> dict[str, Value]:
+    """What a topic sets itself, read."""
+    return {name: TOPIC_KEYS_BY_NAME[name].parse(text) for name, text in overrides.items() if name in TOPIC_KEYS_BY_NAME}
 
 
 def _number(value: Value) -> int:

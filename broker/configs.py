@@ -39,7 +39,8 @@ from lowtide.metadata.image import NOTHING_SET, MetadataImage
 from lowtide.metadata.store import AmbiguousError, MetadataStoreError, Revision
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.configs import KeyChange, change_configs, plan_broker_configs, plan_topic_configs
-from lowtide.replication.controller import Refusal, check_topic_name
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.topic_names import check_topic_name
 
 ATTEMPTS: Final = 20
 """How often a change is decided anew because another broker was faster. Of those that try at once one succeeds each time."""

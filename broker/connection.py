@@ -5,7 +5,8 @@ What is left of a partial frame goes into a buffer of the connection's own, whic
 the client announces. A large one is mapped: its pages come into being as they are written, so that nothing is copied to grow, and go back
 to the system at once. Answers leave in the order of their requests through a queue of slots. While only Produce requests are
 parked, a few later requests of the same connection are executed too (`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a
-round trip; any other parked request stops the reading, and so does a client that doesn't take its answers.
+round trip; any other parked request stops the reading, and so does a client that doesn't take its answers. One in the slow lane
+(`slow_lane`) executes nothing in its callback, but a frame when it is given a turn.
 
 Invariant: a view of received bytes is never used after the callback that brought them returned.
 """
@@ -16,10 +17,12 @@ import asyncio
 import mmap
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
+from lowtide.broker.authorizer import ANONYMOUS
+from lowtide.broker.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR
 from lowtide.broker.outgoing import OutgoingQueue, Part
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.protocol.errors import ProtocolError
@@ -33,27 +36,14 @@ PARKED_PRODUCE_LIMIT = 16
 """Produce requests of one connection that may wait at once, with what was answered behind them; several times what clients keep in
 flight (Java: 5)."""
 
-SLOW_FRAME_GRACE_MS = 30_000
-SLOW_FRAME_BYTES_PER_S = 16 * 1024
-"""A frame that is not whole after the grace must have come at this rate: a modem of 1998 is faster."""
-
 UNCOUNTED_FRAME_BYTES = 1 << 20
 """So much of a frame is read whatever others hold: what standard clients send at most by default (`max.request.size`)."""
 
 TURN_MS = 2
 """How long requests of one connection are executed while others may wait; the one that is begun is finished."""
 
-HALF_CLOSED_GRACE_MS = 60_000
-"""How long an answer may be owed to a client that has closed its writing side."""
-
-FRAME_BUFFER_BYTES = 64 * 1024
-"""The size of a partial frame's first buffer, unless less will do. Such are pooled, and so are those of a megabyte that may follow."""
-
-_OWN_FRAME_BUFFER_BYTES = 4096
-"""A partial frame up to this size has a buffer of just its size."""
-
-_GROWTH_FACTOR = 4
-"""A buffer beyond the first is at most this many times what was received, unless it is one that lay idle."""
+_PARKED, _LANED = 1, 2
+"""Why nothing is executed now: a request is parked, or the broker doesn't serve yet, or others are to have their turn; the slow lane."""
 
 _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">hhi")
@@ -65,6 +55,7 @@ class RequestContext(msgspec.Struct):
     api_version: int
     client_id: str | None
     connection: Connection
+    principal: ClassVar[str] = ANONYMOUS
 
     def close_connection(self, reason: str) -> None:
         """End the connection: an error that can't be told to a client that wants no answer."""
@@ -87,9 +78,10 @@ class _Slot:
 class Connection(asyncio.BufferedProtocol):
     """See the module. Made by the server for each accepted socket."""
 
-    def __init__(self, host: ConnectionHost) -> None:
-        """`host` gives what connections share: routes, limits, buffers, the log."""
+    def __init__(self, host: ConnectionHost, listener_name: str = "") -> None:
+        """`host` gives what connections share: routes, limits, buffers, the log. `listener_name`: by which of the listeners it came."""
         self._host = host
+        self.listener_name = listener_name
         self._transport: asyncio.Transport | None = None
         self._outgoing: OutgoingQueue | None = None
         self._frame: bytearray | mmap.mmap | None = None
@@ -97,12 +89,14 @@ class Connection(asyncio.BufferedProtocol):
         self._target = 0
         self._allowed = 0
         self._slots: deque[_Slot] = deque()
-        self._parked_other = False
+        self._held = 0
+        self._turn_ms = TURN_MS
+        self._turns_left = 0
         self._backlog = b""
         self._reading_paused = False
         self._ready: list[Part] = []
         self._eof = False
-        self._eof_ms = 0
+        self.eof_ms = 0
         self.closed = False
         self.last_active_ms = 0
         self.frame_started_ms = 0
@@ -116,14 +110,14 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or "")  # noqa: PLR2004
         self._transport.set_write_buffer_limits(high=0)
-        self._outgoing = OutgoingQueue(self._transport, self._host.buffers, self._host.worker, self._on_broken)
+        self._outgoing = OutgoingQueue(self._transport, self._host.buffers, self._host.worker, self.close)
         self.last_active_ms = self._host.now_ms()
         reason = self._host.on_connected(self)
         if reason is not None:
             self.close(reason)
         elif not self._host.serving:
             # Held as if a request were parked. What comes first pauses the reading; here uvloop would not hear of it, and begin to read.
-            self._parked_other = True
+            self._held |= _PARKED
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the partial frame, else the buffer that all connections share."""
@@ -146,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """A client that closed its writing side still gets its answers."""
         self._eof = True
-        self._eof_ms = self._host.now_ms()
+        self.eof_ms = self._host.now_ms()
         self._close_when_done()
         return True
 
@@ -186,11 +180,22 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _refuse(self, reason: str) -> None:
+        """The client has sent what makes no sense."""
+        if not self.closed:
+            self._host.lane.on_malformed(self.address)
+        self.close(reason)
+
     def close_gracefully(self) -> None:
         """Read nothing more; close when the answers that are owed were sent."""
         self._eof = True
         self._pause_reading()
         self._close_when_done()
+
+    @property
+    def address(self) -> str:
+        """Where the client is, without its port."""
+        return self.peer.rpartition(":")[0]
 
     @property
     def waiting(self) -> bool:
@@ -208,18 +213,15 @@ class Connection(asyncio.BufferedProtocol):
             self.closed = True
             self._transport.close()
 
-    def _on_broken(self, reason: str) -> None:
-        self.close(reason)
-
     # ------------------------------------------------------------------ frames
     def _consume(self, buffer: memoryview, end: int) -> None:
         """Handle the whole frames in `buffer[:end]`; keep the rest."""
         position = 0
-        maximum, turn_ends_ms = self._host.maximum_frame_bytes, self.last_active_ms + TURN_MS
+        maximum, turn_ends_ms = self._host.maximum_frame_bytes, self.last_active_ms + self._turn_ms
         while end - position >= 4 and not self._blocked:  # noqa: PLR2004
             size = _LENGTH.unpack_from(buffer, position)[0]
             if not 0 < size <= maximum:
-                self.close(f"a frame of {size} bytes is announced, 1 to {maximum} are allowed")
+                self._refuse(f"a frame of {size} bytes is announced, 1 to {maximum} are allowed")
                 return
             stop = position + 4 + size
             if stop > end:
@@ -240,8 +242,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_turn(self) -> None:
         """Let other connections have theirs: held as if a request were parked, until the event loop comes round."""
-        self._parked_other = True
-        asyncio.get_running_loop().call_soon(self.begin)
+        self._held |= _PARKED if self._turn_ms else _LANED
+        if self._turn_ms:
+            asyncio.get_running_loop().call_soon(self.begin)
 
     def _start_frame(self, received: memoryview) -> None:
         """Keep the beginning of a frame whose end has not arrived."""
@@ -250,8 +253,8 @@ class Connection(asyncio.BufferedProtocol):
             self._target = capacity = _LENGTH.size
         else:
             self._target = _LENGTH.size + _LENGTH.unpack_from(received)[0]
-            capacity = min(self._target, max(FRAME_BUFFER_BYTES, count * _GROWTH_FACTOR))
-        self._frame = self._buffer_for(capacity)
+            capacity = min(self._target, max(FRAME_BUFFER_BYTES, count * GROWTH_FACTOR))
+        self._frame = self._host.frame_buffers.take(capacity)
         self._frame[:count] = received
         self._filled = count
         self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
@@ -280,13 +283,13 @@ class Connection(asyncio.BufferedProtocol):
     def _execute_frame(self, frame: bytearray | mmap.mmap) -> None:
         self._frame = None
         self._on_request(memoryview(frame), _LENGTH.size, self._target)
-        self._give_back(frame)
+        self._host.frame_buffers.give(frame)
         self._forget_large_frame()
 
     def _drop_frame(self) -> None:
         frame, self._frame = self._frame, None
         if frame is not None:
-            self._give_back(frame)
+            self._host.frame_buffers.give(frame)
         self._forget_large_frame()
 
     def _forget_large_frame(self) -> None:
@@ -297,11 +300,12 @@ class Connection(asyncio.BufferedProtocol):
     def _learn_length(self, size: int) -> None:
         """The four bytes that were cut apart are there."""
         if not 0 < size <= self._host.maximum_frame_bytes:
-            self.close(f"a frame of {size} bytes is announced, 1 to {self._host.maximum_frame_bytes} are allowed")
+            self._refuse(f"a frame of {size} bytes is announced, 1 to {self._host.maximum_frame_bytes} are allowed")
             return
         self._target += size
         self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
-        self._grow_frame(min(self._target, FRAME_BUFFER_BYTES))
+        assert self._frame is not None
+        self._frame = self._host.frame_buffers.grow(self._frame, self._filled, min(self._target, FRAME_BUFFER_BYTES))
 
     def _make_room(self) -> None:
         """Let more of the frame come. Beyond what is free for each it is counted, all of it, and not read while there is no memory for it.
@@ -326,37 +330,38 @@ class Connection(asyncio.BufferedProtocol):
                 self.close(f"a request of {self._target} bytes finds no memory: {error.strerror}")
                 return
             mapped[: self._filled] = memoryview(self._frame)[: self._filled]
-            self._give_back(self._frame)
+            self._host.frame_buffers.give(self._frame)
             self._frame = mapped
         else:
-            self._grow_frame(min(self._allowed, self._filled * _GROWTH_FACTOR))
-
-    def _grow_frame(self, capacity: int) -> None:
-        assert isinstance(self._frame, bytearray)
-        grown = self._buffer_for(capacity)
-        grown[: self._filled] = memoryview(self._frame)[: self._filled]
-        self._give_back(self._frame)
-        self._frame = grown
-
-    def _buffer_for(self, capacity: int) -> bytearray:
-        """A buffer of at least `capacity` bytes, which is a megabyte or less. One that nobody uses may be larger for nothing."""
-        first, chunks = self._host.frame_buffers, self._host.buffers
-        if capacity <= _OWN_FRAME_BUFFER_BYTES:
-            return bytearray(capacity)
-        if capacity <= first.size:
-            return first.take()
-        return chunks.take() if chunks.has_idle or capacity * _GROWTH_FACTOR > chunks.size else bytearray(capacity)
-
-    def _give_back(self, buffer: bytearray | mmap.mmap) -> None:
-        for pool in (self._host.frame_buffers, self._host.buffers):
-            if isinstance(buffer, bytearray) and len(buffer) == pool.size:
-                pool.give(buffer)
+            self._frame = self._host.frame_buffers.grow(self._frame, self._filled, min(self._allowed, self._filled * GROWTH_FACTOR))
 
     def begin(self) -> None:
         """The broker serves now, or it is this connection's turn again: execute what came meanwhile, and read on."""
-        self._parked_other = False
+        self._held &= ~_PARKED
         self.last_active_ms = self._host.now_ms()
         self._unblock()
+
+    def enter_slow_lane(self, turns: int) -> None:
+        """Execute a frame at a time, when it is given a turn; until it has had so many, or may leave."""
+        self._held |= _LANED
+        self._turn_ms = 0
+        self._turns_left = turns
+
+    def take_turn(self, *, may_leave: bool) -> None:
+        """Execute the next frame that waits, if nothing else holds it, and read on if none waits any more."""
+        if self.closed:
+            return
+        self._held &= ~_LANED
+        if not self._blocked and (self._backlog or self._frame_is_whole):
+            self._turns_left -= 1
+        if may_leave or self._turns_left <= 0:
+            self._turn_ms = TURN_MS
+        self.last_active_ms = self._host.now_ms()
+        self._unblock()
+        if not self._backlog and not self.closed:
+            self._resume_reading()  # Also when a request was parked: its client may go.
+        if self._turn_ms == 0:
+            self._held |= _LANED
 
     @property
     def received_bytes(self) -> int:
@@ -368,25 +373,18 @@ class Connection(asyncio.BufferedProtocol):
         self._allowed = self._target
         self._enlarge_frame()
         self.frame_started_ms = self._host.now_ms()
-        if not self._blocked:
-            self._resume_reading()
+        self._unblock()
 
-    def is_left_alone(self, now_ms: int) -> bool:
-        """Whether the client closed its side so long ago that it is taken to be gone: a close looks like a half-close until we write."""
-        return self._eof_ms > 0 and now_ms - self._eof_ms > HALF_CLOSED_GRACE_MS
-
-    def frame_is_too_slow(self, now_ms: int) -> bool:
-        """Whether a partial frame arrives slower than anybody who means it: memory is not held for it."""
-        if self._frame is None or self._reading_paused:
-            return False
-        elapsed_ms = now_ms - self.frame_started_ms - SLOW_FRAME_GRACE_MS
-        return elapsed_ms > 0 and self._filled < elapsed_ms * SLOW_FRAME_BYTES_PER_S // 1000
+    @property
+    def awaits_bytes(self) -> bool:
+        """Whether it is for the client to send the rest of a frame."""
+        return self._frame is not None and not self._reading_paused
 
     # ------------------------------------------------------------------ requests
     def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
         host = self._host
         if stop - start < REQUEST_HEADER_BYTES_MIN:
-            self.close(f"a request of {stop - start} bytes is shorter than its header")
+            self._refuse(f"a request of {stop - start} bytes is shorter than its header")
             return
         api_key, api_version, correlation_id = _HEAD.unpack_from(buffer, start)
         route = host.routes[(api_key, api_version)]
@@ -397,7 +395,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             request, client_id = route.read(buffer, start, stop)
         except ProtocolError as error:
-            self.close(f"{host.dispatcher.describe(api_key, api_version)}: {error}")
+            self._refuse(f"{host.dispatcher.describe(api_key, api_version)}: {error}")
             return
         context = RequestContext(api_version, client_id, self)
         try:
@@ -424,7 +422,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = _Slot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
         self._slots.append(slot)
         if not slot.may_be_followed:
-            self._parked_other = True
+            self._held |= _PARKED
         pending.listen(lambda response: self._on_answer(slot, response))
 
     def _on_answer(self, slot: _Slot, response: Any) -> None:
@@ -433,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot.pending = None
         if not slot.may_be_followed:
-            self._parked_other = False
+            self._held &= ~_PARKED
         if response is None:
             self.close(f"{slot.route.name} could not be answered")
             return
@@ -448,9 +446,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ flow
     @property
-    def _blocked(self) -> bool:
-        """Whether nothing may be executed now: a parked request, too many parked produces or answers, or a client that doesn't read."""
-        return self._parked_other or len(self._slots) >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
+    def _blocked(self) -> bool | int:
+        """Whether nothing may be executed now: it is held, by too many parked produces or answers too, or its client doesn't read."""
+        return self._held or len(self._slots) >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
 
     @property
     def _waits_for_memory(self) -> bool:
@@ -466,6 +464,8 @@ class Connection(asyncio.BufferedProtocol):
     def _unblock(self) -> None:
         """Execute what had to wait, then read on."""
         if self._blocked or self.closed:
+            if self._held & _LANED:
+                self._host.lane.enter(self)
             return
         if self._frame is not None and self._frame_is_whole:
             self._execute_frame(self._frame)
@@ -480,6 +480,8 @@ class Connection(asyncio.BufferedProtocol):
             self._close_when_done()
 
     def _pause_reading(self) -> None:
+        if self._held & _LANED:
+            self._host.lane.enter(self)
         if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
             self._reading_paused = True
             self._transport.pause_reading()

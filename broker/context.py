@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lowtide.broker.authorizer import ALLOW_ALL, Authorizer
 from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_dynamic import BrokerConfigs
 from lowtide.broker.fetch_session import FetchSessionCache
@@ -29,6 +30,7 @@ class BrokerContext:
     tasks: TaskRegistry
     worker: Worker
     log: Any
+    authorizer: Authorizer = ALLOW_ALL
 
     @property
     def config(self) -> BrokerConfig:

@@ -1,36 +1,57 @@
 """Whether a broker may act under its registration: lead, answer what is read, acknowledge what was written.
 
 A broker whose metadata store is elsewhere may be given up there while it runs: it was cut off, or its process slept. From before that
-moment (`metadata/session.py`, `FENCE_PART`) until it is registered again it answers NOT_LEADER_OR_FOLLOWER. This is asked at each answer,
-not by a timer: a process that slept runs on with what it was about to do.
+moment (`metadata/session.py`, `FENCE_PART`), and while it can't show how young its image is, it answers NOT_LEADER_OR_FOLLOWER. This is
+asked at each answer, not by a timer: a process that slept runs on with what it was about to do. A timer there is for those who wait: they
+are told when the fence goes up.
 
-Guards: no leadership of an earlier registration is resumed. After a new one the broker leads again when the metadata show all its leaders
+Guards: no leadership of an earlier registration is resumed. After a new one the broker acts again when the metadata show all its leaders
 elected anew.
 
-Does not do: a broker with an embedded store needs none of it: store and broker live and die together.
+Does not do: a broker with an embedded store of its own needs none of it: store and broker live and die together.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.types import BrokerEpoch, BrokerId
+from lowtide.runtime.clock import Clock
+
+UP_LOOK_MS: Final = 50
+"""How often it is looked whether a fence that is up may go down."""
 
 
 class Fence:
     """The fence of one broker."""
 
-    __slots__ = ("_epoch", "_looked_at", "_session", "_was_up")
+    __slots__ = ("_clock", "_down_until_ms", "_epoch", "_looked_at", "_loop", "_on_turned", "_session", "_timer", "_was_up")
 
-    def __init__(self, session: MetadataSession) -> None:
+    def __init__(self, session: MetadataSession, clock: Clock) -> None:
         """Up until the session has a registration and the metadata show what it leads."""
         self._session = session
+        self._clock = clock
         self._epoch: BrokerEpoch = 0
         self._looked_at: tuple[BrokerEpoch, MetadataImage] | None = None
-        self._was_up = False
+        self._down_until_ms = 0
+        self._was_up = True
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._on_turned: Callable[[bool], None] = _nobody_listens
+        session.on_registration(self._on_registration)
 
     def is_up(self) -> bool:
         """Whether the broker must not act now."""
+        if self._session.broker_epoch == self._epoch and self._clock.monotonic_ms() < self._down_until_ms:
+            return False
+        return self._look()
+
+    def _look(self) -> bool:
+        """Ask the session. That the fence is down holds until the time that it tells, as long as the registration is the same."""
         session = self._session
         if session.is_fenced:
             return True
@@ -39,16 +60,48 @@ class Fence:
             self._looked_at = (epoch, image)
             if image.revision >= epoch and _leads_anew(image, session.broker_id, epoch):
                 self._epoch = epoch
-        return epoch != self._epoch
+        if epoch != self._epoch:
+            return True
+        self._down_until_ms = session.fenced_from_ms
+        return False
 
-    def turned(self) -> bool | None:
-        """Whether the fence is up, when that is news since the last time of asking; else None."""
-        now, before = self.is_up(), self._was_up
-        self._was_up = now
-        return now if now != before else None
+    # Telling
+
+    def watch(self, loop: asyncio.AbstractEventLoop, on_turned: Callable[[bool], None]) -> None:
+        """From now on call `on_turned(up)` in the loop whenever the fence has gone up or down; it counts as up before."""
+        self._loop = loop
+        self._on_turned = on_turned
+        self.tell()
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def tell(self) -> None:
+        """Look whether the fence has turned. Called by whoever knows of a reason."""
+        if self._loop is None:
+            return
+        up = self.is_up()
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_ms = UP_LOOK_MS if up else max(1, self._down_until_ms - self._clock.monotonic_ms())
+        self._timer = self._loop.call_later(wait_ms / 1000, self.tell)
+        if up != self._was_up:
+            self._was_up = up
+            self._on_turned(up)
+
+    def _on_registration(self) -> None:
+        self._down_until_ms = 0
+        self.tell()
+
+
+def _nobody_listens(_up: bool) -> None:  # noqa: FBT001 - the port of a callback
+    """Stands for whoever is told."""
 
 
 def _leads_anew(image: MetadataImage, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:
     """Whether everything that the broker leads was elected under this epoch."""
     led = (partition for topic in image.topics.values() for partition in topic.partitions if partition.leader == broker_id)
-    return all(partition.isr_epochs[partition.isr.index(broker_id)] == epoch for partition in led)
+    return all((broker_id, epoch) in zip(partition.isr, partition.isr_epochs, strict=True) for partition in led)

@@ -1,7 +1,11 @@
 """Incremental fetch sessions (KIP-227): the partitions that a client fetches are remembered, so that it need not repeat them.
 
 A session has an id and an epoch that counts its requests. The cache is bounded in sessions and in partitions; when it is full and
-no session has been idle for long enough, a new one is declined with session id 0, which every client must understand.
+no session has been idle for long enough, a new one is declined with session id 0, which every client must understand. One of a follower
+takes the place of a client's.
+
+A session knows which of its partitions have changed: it watches them, from one request to the next, and a fetch visits only those and
+what the request names. A partition is left alone when its reader has been told all there is, and has nothing to read.
 
 Pure: time and randomness are passed in. Observed on Kafka 4.3.1: after a wrong epoch a session lives on; one that forgets its last
 partition is closed; sessions outlive connections.
@@ -12,13 +16,23 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchRequest, PartitionData
-from lowtide.protocol.types import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
+from lowtide.replication.partition import PartitionChange
+
+if TYPE_CHECKING:
+    from lowtide.replication.follower_state import FollowerState
+    from lowtide.replication.partition import Partition
+
+CONSUMER: Final[BrokerId] = -1
+"""The replica id of who isn't a broker."""
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -35,8 +49,24 @@ _MAXIMUM_EPOCH = 2**31 - 1
 TargetKey = tuple[str | TopicId, int]
 
 
-class FetchTarget(msgspec.Struct, kw_only=True):
-    """One partition that a client fetches, and what it was told of it last."""
+class WaitingFetch(Protocol):
+    """A fetch of a session that waits for news."""
+
+    def look(self) -> None:
+        """Something has changed that it may wait for."""
+        ...
+
+    def wake(self) -> None:
+        """Be answered with what there is."""
+        ...
+
+
+class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
+    """One partition that a client fetches, and what it was told of it last.
+
+    `log_start_offset` is a follower's own one. In a session it watches the partition that it was found to be. `at_end`: the last read found
+    that there was nothing more to read, whatever its limits.
+    """
 
     topic: str
     topic_id: TopicId
@@ -47,6 +77,11 @@ class FetchTarget(msgspec.Struct, kw_only=True):
     last_fetched_epoch: LeaderEpoch
     told_high_watermark: Offset = -1
     told_log_start_offset: Offset = -1
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    session: FetchSession | None = None
+    watched: Partition | None = None
+    follower: FollowerState | None = None
+    at_end: bool = False
 
     @property
     def key(self) -> TargetKey:
@@ -61,7 +96,29 @@ class FetchTarget(msgspec.Struct, kw_only=True):
             or answer.high_watermark != self.told_high_watermark
             or answer.log_start_offset != self.told_log_start_offset
             or answer.diverging_epoch is not None
+            or answer.preferred_read_replica >= 0
         )
+
+    def watch(self, partition: Partition) -> None:
+        """Hear of every change of the partition from now on."""
+        if self.watched is not partition:
+            self.unwatch()
+            self.watched = partition
+            partition.watchers[self] = None
+
+    def unwatch(self) -> None:
+        """Hear of nothing more; what is known of a follower goes on without its session."""
+        if self.watched is not None:
+            self.watched.watchers.pop(self, None)
+            self.watched = None
+        follower, self.follower = self.follower, None
+        if follower is not None and self.session is not None and follower.session is self.session.times:
+            follower.leave_session()
+
+    def on_partition_changed(self, change: PartitionChange) -> None:
+        """See `PartitionWatcher`."""
+        if self.session is not None:
+            self.session.on_changed(self, change)
 
     def tell(self, answer: PartitionData) -> None:
         """Remember what the client now knows. After an error it is told again."""
@@ -70,17 +127,111 @@ class FetchTarget(msgspec.Struct, kw_only=True):
         self.told_log_start_offset = -1 if failed else answer.log_start_offset
 
 
+_WAKES_CONSUMERS: Final = frozenset({PartitionChange.HIGH_WATERMARK, PartitionChange.ROLE})
+_WAKES_FOLLOWERS: Final = frozenset({PartitionChange.LOG_END, PartitionChange.LOG_START, PartitionChange.ROLE})
+"""Not a mere rise of the high watermark: that made for half as many fetches again (KAFKA-9731)."""
+
+
 class FetchSession:
-    """The partitions of one session in the order in which they are read: one that had records goes to the end."""
+    """The partitions of one session, and those of them that have to be visited, in that order: one that had records goes to the end.
 
-    __slots__ = ("epoch", "last_used_ms", "session_id", "targets", "uses_topic_ids")
+    `waiting` is the fetch of this session that is parked.
+    """
 
-    def __init__(self, session_id: int, targets: OrderedDict[TargetKey, FetchTarget], now_ms: int, *, uses_topic_ids: bool) -> None:
+    __slots__ = (
+        "_wakes",
+        "broker_epoch",
+        "changed",
+        "epoch",
+        "last_used_ms",
+        "replica_id",
+        "session_id",
+        "targets",
+        "times",
+        "uses_topic_ids",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        session_id: int,
+        targets: OrderedDict[TargetKey, FetchTarget],
+        now_ms: int,
+        *,
+        uses_topic_ids: bool,
+        replica_id: BrokerId = CONSUMER,
+        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
+    ) -> None:
         self.session_id = session_id
         self.epoch = 1
         self.targets = targets
+        self.changed: dict[FetchTarget, None] = dict.fromkeys(targets.values())
         self.uses_topic_ids = uses_topic_ids
         self.last_used_ms = now_ms
+        self.replica_id = replica_id
+        self.broker_epoch = broker_epoch
+        self.times = FetchTimes()
+        self.waiting: WaitingFetch | None = None
+        self._wakes = _WAKES_CONSUMERS if replica_id < 0 else _WAKES_FOLLOWERS
+        for target in targets.values():
+            target.session = self
+
+    def on_changed(self, target: FetchTarget, change: PartitionChange) -> None:
+        """Visit this partition with the next fetch, or with the one that waits."""
+        if target not in self.changed:
+            self.changed[target] = None
+            if target.follower is not None:
+                target.follower.note_idle_until_now()
+        if self.waiting is not None and change in self._wakes:
+            self.waiting.look()
+
+    def on_answered(self, target: FetchTarget, answer: PartitionData) -> None:
+        """The client is told this. Leave the partition alone if there is nothing more until it changes."""
+        if len(answer.records or b"") > 0:
+            if self.changed.pop(target, self) is None:
+                self.changed[target] = None
+        elif (
+            target.at_end
+            and target.watched is not None
+            and (target.follower is not None or self.replica_id < 0)
+            and answer.error_code == ErrorCode.NONE
+            and answer.diverging_epoch is None
+            and answer.preferred_read_replica < 0
+        ):
+            self.changed.pop(target, None)
+
+    def visit_all(self) -> list[FetchTarget]:
+        """Visit every partition, now and until it is answered: what was found before can't be relied on."""
+        self.changed = dict.fromkeys(self.targets.values())
+        return list(self.changed)
+
+    @property
+    def followed_count(self) -> int:
+        """Of how many partitions a follower's position is known."""
+        return sum(target.follower is not None for target in self.targets.values())
+
+    def add(self, key: TargetKey, target: FetchTarget) -> None:
+        """One more partition."""
+        self.targets[key] = target
+        target.session = self
+        self.changed[target] = None
+
+    def remove(self, key: TargetKey) -> None:
+        """One that isn't fetched any more, if it was."""
+        target = self.targets.pop(key, None)
+        if target is not None:
+            self.changed.pop(target, None)
+            target.unwatch()
+            target.session = None
+
+    def close(self) -> None:
+        """Nobody will use it again."""
+        if self.waiting is not None:
+            self.waiting.wake()
+        for target in self.targets.values():
+            target.unwatch()
+            target.session = None
+        self.changed.clear()
 
 
 class FetchPlan(msgspec.Struct, kw_only=True):
@@ -91,6 +242,11 @@ class FetchPlan(msgspec.Struct, kw_only=True):
     targets: Iterable[FetchTarget] = ()
     session: FetchSession | None = None
     incremental: bool = False
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether there are partitions that need not be visited, for they have not changed."""
+        return self.session is not None and len(self.session.targets) > len(self.session.changed)
 
 
 class FetchSessionCache:
@@ -107,8 +263,19 @@ class FetchSessionCache:
         """Open sessions."""
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, api_version: int, now_ms: int) -> FetchPlan:
-        """What the request fetches, with its session opened, continued or closed.
+    def plan(
+        self,
+        request: FetchRequest,
+        api_version: int,
+        now_ms: int,
+        *,
+        replica_id: BrokerId = CONSUMER,
+        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
+        opens: bool = True,
+    ) -> FetchPlan:
+        """What the request fetches, with its session opened, continued or closed. A follower's ends with its registration.
+
+        Without `opens` a new session is declined.
 
         Errors (`error_code`): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
@@ -119,12 +286,23 @@ class FetchSessionCache:
         if request.session_epoch == INITIAL_EPOCH:
             self._close(request.session_id)
             targets = requested_targets(request)
-            session = self._open(targets, now_ms, uses_topic_ids=uses_topic_ids)
+            session = None
+            if opens and self._has_room(len(targets), now_ms, is_follower=replica_id >= 0):
+                session_id = self._new_id()
+                session = FetchSession(
+                    session_id, targets, now_ms, uses_topic_ids=uses_topic_ids, replica_id=replica_id, broker_epoch=broker_epoch
+                )
+                self._sessions[session_id] = session
+                self._cached_partitions += len(targets)
             return FetchPlan(targets=targets.values(), session=session, session_id=session.session_id if session else NO_SESSION)
-        return self._continue(request, now_ms, uses_topic_ids=uses_topic_ids)
-
-    def _continue(self, request: FetchRequest, now_ms: int, *, uses_topic_ids: bool) -> FetchPlan:
         session = self._sessions.get(request.session_id)
+        if session is not None and (session.replica_id, session.broker_epoch) != (replica_id, broker_epoch):
+            if session.replica_id == replica_id:
+                self._close(session.session_id)
+            session = None
+        return self._continue(session, request, now_ms, uses_topic_ids=uses_topic_ids)
+
+    def _continue(self, session: FetchSession | None, request: FetchRequest, now_ms: int, *, uses_topic_ids: bool) -> FetchPlan:
         if session is None:
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
@@ -132,6 +310,8 @@ class FetchSessionCache:
         if session.uses_topic_ids != uses_topic_ids:
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = 1 if session.epoch == _MAXIMUM_EPOCH else session.epoch + 1
+        if session.waiting is not None:
+            session.waiting.wake()  # From now on the session hears for the new request.
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
         before = len(session.targets)
@@ -140,39 +320,45 @@ class FetchSessionCache:
         if not session.targets:
             self._close(session.session_id)
             return FetchPlan()
-        if len(session.targets) > before and self._cached_partitions > MAXIMUM_CACHED_PARTITIONS:
+        too_many = self._cached_partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0
+        if len(session.targets) > before and too_many:
             # Its client begins anew, and is then told that there is no session for so much.
             self._close(session.session_id)
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        return FetchPlan(targets=session.targets.values(), session=session, session_id=session.session_id, incremental=True)
+        return FetchPlan(targets=list(session.changed), session=session, session_id=session.session_id, incremental=True)
 
     @staticmethod
     def _update(session: FetchSession, request: FetchRequest) -> None:
         for key, wanted in requested_targets(request).items():
             known = session.targets.get(key)
             if known is None:
-                session.targets[key] = wanted
+                session.add(key, wanted)
                 continue
             known.fetch_offset, known.maximum_bytes = wanted.fetch_offset, wanted.maximum_bytes
             known.current_leader_epoch, known.last_fetched_epoch = wanted.current_leader_epoch, wanted.last_fetched_epoch
+            known.log_start_offset = wanted.log_start_offset
+            session.changed[known] = None
         for forgotten in request.forgotten_topics_data:
             name = forgotten.topic if forgotten.topic_id == ZERO_TOPIC_ID else forgotten.topic_id
             for partition in forgotten.partitions:
-                session.targets.pop((name, partition), None)
+                session.remove((name, partition))
 
-    def _open(self, targets: OrderedDict[TargetKey, FetchTarget], now_ms: int, *, uses_topic_ids: bool) -> FetchSession | None:
-        if self._cached_partitions + len(targets) > MAXIMUM_CACHED_PARTITIONS or not self._has_slot(now_ms):
-            return None
+    def _new_id(self) -> int:
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._source.randint(1, _MAXIMUM_SESSION_ID)
-        session = FetchSession(session_id, targets, now_ms, uses_topic_ids=uses_topic_ids)
-        self._sessions[session_id] = session
-        self._cached_partitions += len(targets)
-        return session
+        return session_id
 
-    def _has_slot(self, now_ms: int) -> bool:
-        """Whether there is a slot, after evicting the session that was used longest ago if it is idle."""
+    def _has_room(self, partitions: int, now_ms: int, *, is_follower: bool) -> bool:
+        """Whether a session may be opened, after evicting the one used longest ago, if it is idle, or a client's where a follower comes."""
+        if is_follower:
+            if len(self._sessions) >= self._slots:
+                client = next((session for session in self._sessions.values() if session.replica_id < 0), None)
+                if client is not None:
+                    self._close(client.session_id)
+            return len(self._sessions) < self._slots
+        if self._cached_partitions + partitions > MAXIMUM_CACHED_PARTITIONS:
+            return False
         if len(self._sessions) >= self._slots and self._sessions:
             oldest = next(iter(self._sessions.values()))
             if now_ms - oldest.last_used_ms >= EVICT_AFTER_IDLE_MS:
@@ -183,6 +369,7 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._cached_partitions -= len(session.targets)
+            session.close()
 
 
 def requested_targets(request: FetchRequest) -> OrderedDict[TargetKey, FetchTarget]:
@@ -200,5 +387,6 @@ def requested_targets(request: FetchRequest) -> OrderedDict[TargetKey, FetchTarg
                 maximum_bytes=row.partition_max_bytes,
                 current_leader_epoch=row.current_leader_epoch,
                 last_fetched_epoch=row.last_fetched_epoch,
+                log_start_offset=row.log_start_offset,
             )
     return targets

@@ -9,9 +9,9 @@ Nothing here is global: several brokers may live in one process, on real ports o
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lowtide.broker.adoption import Adoption, adopt_topics, adoption_due, finish_adoption, kafka_configs
@@ -20,33 +20,45 @@ from lowtide.broker.config_dynamic import BrokerConfigs
 from lowtide.broker.config_topics import log_config
 from lowtide.broker.configs import ConfigAdministrator
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.consumed import survey
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.dispatcher import Dispatcher
 from lowtide.broker.fencing import Fence
 from lowtide.broker.fetch_session import FetchSessionCache
+from lowtide.broker.forwarding import Forwarder
 from lowtide.broker.handlers.registry import handlers
+from lowtide.broker.isr_changes import IsrChanges
 from lowtide.broker.loop_health import LoopHealth
+from lowtide.broker.membership import hand_over, registration_of, session_settings
+from lowtide.broker.partition_administrator import controller_settings
+from lowtide.broker.peer_client import PeerClients
+from lowtide.broker.ports import Ports
+from lowtide.broker.registration import BrokerDirectories, replicas_of
+from lowtide.broker.replica_fetchers import ReplicaFetchers
 from lowtide.broker.replica_manager import ReplicaManager
-from lowtide.broker.server import ConnectionHost, Server
+from lowtide.broker.replication_health import ReplicationHealth
+from lowtide.broker.replication_throttle import ReplicationThrottle
+from lowtide.broker.retention import Retention
+from lowtide.broker.server import ConnectionHost, Server, open_listeners
 from lowtide.broker.slices import run_in_slices
+from lowtide.broker.strays import remove_strays
 from lowtide.broker.topics import TopicAdministrator
-from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
-from lowtide.metadata.errors import InconsistentClusterError, SessionError
+from lowtide.metadata.broker_image import Replicas
+from lowtide.metadata.embedded import METADATA_FILE
+from lowtide.metadata.errors import InconsistentClusterError, OldBrokerError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.records import Listener, MetadataCorruptError
-from lowtide.metadata.session import BrokerRegistration, MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
-from lowtide.replication.controller import plan_controller_work
-from lowtide.runtime.clock import Clock, SystemClock
-from lowtide.runtime.committer import Committer, ThreadCommitter
-from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
-from lowtide.runtime.long_lived import LongLived
-from lowtide.runtime.random import Random, system_random
+from lowtide.replication.controller import ControllerWork
 from lowtide.runtime.tasks import TaskRegistry
-from lowtide.runtime.thread_usage import ReadUsage, ThreadUsageReader, no_usage
-from lowtide.runtime.worker import ThreadWorker, Worker
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import Log, LogConfig
 from lowtide.storage.log_manager import KnownTopic, LogManager, LogManagerSettings
+from lowtide.storage.segment_ages import SegmentAges
+
+__all__ = ["START_ERRORS", "Broker", "Ports"]
 
 MAXIMUM_WAITING_PER_PARTITION = 10_000
 """Requests that may wait for one partition; further ones are answered at once with what there is."""
@@ -60,58 +72,6 @@ _TICK_S = 1.0
 
 START_ERRORS = (StorageError, SessionError, MetadataStoreError, MetadataCorruptError, OSError)
 """What keeps a broker from starting through no fault of ours: each says in a sentence what it is about."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """The outside world of one broker."""
-
-    loop: asyncio.AbstractEventLoop
-    clock: Clock
-    filesystem: FileSystem
-    random: Random
-    worker: Worker
-    make_committer: Callable[[str], Committer]
-    open_store: Callable[[str], Awaitable[OwnedStore]]
-    """Opens the metadata store: the one that is embedded in this log directory, or etcd."""
-    etcd: tuple[str, ...] = ()
-    """Where etcd is, if that is the metadata store."""
-    read_usage: ReadUsage = no_usage
-    """What the loop's thread has used; called by that thread."""
-
-
-def real_ports(loop: asyncio.AbstractEventLoop, etcd: tuple[str, ...] = ()) -> Ports:
-    """Threads, files and the system's clock; metadata in the first log directory, or in the etcd that is given."""
-    filesystem, clock = OsFileSystem(), SystemClock()
-
-    async def open_store(directory: str) -> OwnedStore:
-        if etcd:
-            return await _open_etcd(etcd)
-        try:
-            return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
-        except AlreadyLockedError as error:
-            raise StorageError(directory, "another broker uses this log directory") from error
-
-    return Ports(
-        loop=loop,
-        clock=clock,
-        filesystem=filesystem,
-        random=system_random(),
-        worker=ThreadWorker(loop),
-        make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}"),
-        open_store=open_store,
-        etcd=etcd,
-        read_usage=ThreadUsageReader(),
-    )
-
-
-async def _open_etcd(endpoints: tuple[str, ...]) -> OwnedStore:
-    try:
-        from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - takes long, and only a broker with etcd has its packages.
-    except ImportError as error:
-        message = f"etcd as metadata store needs packages that aren't installed ({error}): pip install 'lowtide[etcd]'"
-        raise MetadataStoreError(message) from error
-    return await EtcdStore.open(endpoints)
 
 
 def _ignore() -> None:
@@ -136,7 +96,8 @@ class Broker:
         """
         self.config = config
         self.log = log
-        self.port = 0
+        self.ports: dict[str, int] = {}
+        """Where it listens, by listener names, once it does."""
         self.failed = False
         self._on_failed = on_failed
         self._on_partition_made = on_partition_made
@@ -148,17 +109,30 @@ class Broker:
         self._server: Server | None = None
         self._host: ConnectionHost | None = None
         self._fence: Fence | None = None
+        self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
         self._configs = BrokerConfigs(config)
+        self._controller_work = ControllerWork(config.node_id, lambda: controller_settings(self._configs.current))
+        self._peers = PeerClients(ports.clock, self._tasks, log, client_id=f"broker-{config.node_id}")
+        self.fetchers: ReplicaFetchers | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._upkeep_runs = False
+        self._hurries = asyncio.Event()
         self.loop_health: LoopHealth | None = None
+        self.replication_health: ReplicationHealth | None = None
         self.replicas: ReplicaManager | None = None
+        self.retention: Retention | None = None
 
     @property
     def address(self) -> str:
         """Where clients are told to connect."""
         entry = self.config.advertised_listeners[0]
-        return entry._replace(port=entry.port or self.port).address
+        return entry._replace(port=entry.port or self.ports.get(entry.name, 0)).address
+
+    @property
+    def port(self) -> int:
+        """That of its first listener, once it listens."""
+        return self.ports[self.config.listeners[0].name]
 
     @property
     def log_manager(self) -> LogManager:
@@ -184,19 +158,19 @@ class Broker:
 
     async def _start(self) -> None:
         config, ports = self.config, self._ports
-        if not ports.etcd:
+        if not ports.shared_metadata:
             self._check_metadata_directory()
         self._store = await ports.open_store(config.log_dirs[0])
-        place = f"etcd at {', '.join(ports.etcd)}" if ports.etcd else f"{config.log_dirs[0]}/{METADATA_FILE}"
-        adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, place)
+        place = ports.shared_metadata or f"{config.log_dirs[0]}/{METADATA_FILE}"
+        adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, place, ports.metadata_prefix)
         self._session = MetadataSession(
             store=self._store,
             clock=ports.clock,
             tasks=self._tasks,
             random=ports.random,
             broker_id=config.node_id,
-            settings=SessionSettings(sole_broker=bool(ports.etcd)),
-            reconcile=plan_controller_work,
+            settings=session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata)),
+            reconcile=self._controller_work.plan,
         )
         self._log_manager = LogManager(
             ports.filesystem,
@@ -220,7 +194,7 @@ class Broker:
         self._follow_configs(self._session.image)
         now = self._configs.current
         topics = {name: KnownTopic(topic.topic_id, log_config(now, topic.configs)) for name, topic in self._session.image.topics.items()}
-        self._log_manager.open(cluster_id, config.node_id, required=None if ports.etcd else config.log_dirs[0], topics=topics)
+        self._log_manager.open(cluster_id, config.node_id, required=None if ports.shared_metadata else config.log_dirs[0], topics=topics)
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
         await self._serve(self._session, self._log_manager, adopts=adopts)
@@ -235,11 +209,13 @@ class Broker:
             log=self.log,
             log_config=lambda topic: log_config(self._configs.current, topic.configs),
             maximum_waiting_per_partition=MAXIMUM_WAITING_PER_PARTITION,
+            lag_time_max_ms=config.replica_lag_time_max_ms,
             on_partition_made=self._on_partition_made,
         )
         self.replicas.producer_id_expiration_ms = config.producer_id_expiration_ms
-        if ports.etcd:
-            self._fence = Fence(session)
+        self._replicate(session, self.replicas)
+        if ports.shared_metadata:
+            self._fence = Fence(session, ports.clock)
             self.replicas.is_fenced = self._fence.is_up
         context = BrokerContext(
             configs=self._configs,
@@ -252,9 +228,12 @@ class Broker:
             worker=ports.worker,
             log=self.log,
         )
-        administrator = TopicAdministrator(context)
+        administrator = TopicAdministrator(context, Forwarder(session, self._peers))
+        groups = self._groups = GroupCoordinator(context, administrator, ports.loop, is_alone=self._fence is None)
         dispatcher = Dispatcher(spawn=self._tasks.spawn, maximum_versions=config.max_versions)
-        dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), dispatcher.advertised))
+        transactions = TransactionCoordinator(context, administrator, self._peers, ports.loop, is_alone=self._fence is None)
+        dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), groups, transactions, dispatcher.advertised))
+        self._transactions = transactions
         host = ConnectionHost(
             dispatcher=dispatcher,
             clock=ports.clock,
@@ -268,47 +247,119 @@ class Broker:
         host.serving = False
         self._host = host
         self._server = Server(host, idle_after_ms=config.connections_max_idle_ms)
-        listener = config.listeners[0]
-        try:
-            await self._server.start(listener.host, listener.port)
-        except OSError as error:
-            reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts before it what we say better.
-            message = f"listeners={listener.text} is not possible: {reason}."
-            raise OSError(message) from error
-        self.port = self._server.port
-        self.replicas.expect(session.image)
+        self.ports = await open_listeners(self._server, config.listeners)
+        await self._join(session, log_manager, self.replicas, adopts)
+        if self._fence is not None:
+            self._fence.watch(ports.loop, self._on_fence_turned)
+        host.serve()
+        self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, partial(survey, groups))
+        self.retention.start()
+        self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
+        self.loop_health.start()
+        self._tick_timer = ports.loop.call_later(_TICK_S, self._on_tick)
+
+    def _replicate(self, session: MetadataSession, replicas: ReplicaManager) -> None:
+        """Give the partitions what they need to lead and to follow."""
+        clock = self._ports.clock
+        replicas.own_epoch = lambda: session.broker_epoch
+        replicas.leader_throttle = ReplicationThrottle("leader", self._configs, clock, self.config.node_id, lambda: session.image)
+        session.on_registration(replicas.on_registration)
+        isr_changes = replicas.led.writer = IsrChanges(session, self._tasks.spawn, self.log, replicas.led.look_at)
+        self.fetchers = replicas.followers = ReplicaFetchers(
+            configs=self._configs,
+            session=session,
+            replicas=replicas,
+            peers=self._peers,
+            clock=clock,
+            tasks=self._tasks,
+            log=self.log,
+        )
+        self.replication_health = ReplicationHealth(replicas, self.fetchers, isr_changes, lambda: session.is_controller, self.log)
+
+    async def _join(self, session: MetadataSession, log_manager: LogManager, replicas: ReplicaManager, adopts: Adoption) -> None:
+        """Register, take over what was found if that is wanted, and have the partitions here that the metadata give to this broker."""
+        config, ports = self._configs.current, self._ports
+        replicas.expect(session.image)
+        self._check_directories(log_manager)
         session.on_image(self._on_image)
-        await session.start(BrokerRegistration(self._advertised(), config.broker_rack), _predecessors(log_manager))
-        log_manager.write_registration(session.broker_epoch)
+        directories = BrokerDirectories(log_manager, config.node_id)
+        new_directories = {path for path, number in directories.registrations().items() if number is None}
+        await session.start(registration_of(config, self._advertised()), directories, self._offline_replicas(session.image))
         if adopts is not Adoption.NONE:
             known = kafka_configs(ports.filesystem, config.log_dirs, self.log) if adopts is Adoption.FROM_KAFKA else {}
             await adopt_topics(session, list(log_manager.logs.values()), known, self.log)
             await finish_adoption(session)
         image = session.image
-        self.replicas.on_image(image, image.topics.values(), ())
-        await self.replicas.settled()
-        host.serve()
-        self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
-        self.loop_health.start()
-        self._tick_timer = ports.loop.call_later(_TICK_S, self._on_tick)
+        if session.store_is_older:
+            new_directories = set(config.log_dirs)
+            if adopts is Adoption.NONE:
+                self.log.error("the metadata are older than the log directories: no log is removed, whatever they lack")
+        remove_strays(image, log_manager.logs, replicas, ports.filesystem, new_directories, self.log)
+        replicas.on_image(image, image.topics.values(), ())
+        await replicas.settled()
+        self._check_directories(log_manager)
+
+    def _check_directories(self, log_manager: LogManager) -> None:
+        """Nobody is served without a log directory, nor where the metadata are in one that has failed since it was opened."""
+        if self.failed or not log_manager.has_online_directory:
+            failed = log_manager.offline_directories
+            raise StorageError(
+                ", ".join(failed) or self.config.log_dirs[0], f"failed while the broker started: {'; '.join(failed.values())}"
+            )
 
     async def stop(self) -> None:
-        """Stop gracefully: owed answers go out, logs are flushed and marked clean."""
+        """Stop gracefully: others lead what this broker led, owed answers go out, logs are flushed and marked clean."""
+        if self._fence is not None and self._session is not None and self.config.controlled_shutdown_enable and not self.failed:
+            await self._leave(self._session)
         if self._server is not None:
             self._server.stop_accepting()
+            if self._groups is not None:
+                self._groups.close()
+            if self._transactions is not None:
+                self._transactions.close()
             if self.replicas is not None:
                 self.replicas.close()
-            await self._server.close(STOP_GRACE_S)
+            await self._server.close(0 if self._hurries.is_set() else STOP_GRACE_S)
         await self._abandon(clean=True)
+
+    def hurry(self) -> None:
+        """Have a stop that is under way wait for nobody any more."""
+        self._hurries.set()
+
+    async def _leave(self, session: MetadataSession) -> None:
+        """Hand leaderships over, unless a hurry ends that."""
+        handing = self._tasks.spawn(hand_over(session, self._ports.clock, self.log), name="hand over")
+        hurrying = self._tasks.spawn(_until(self._hurries), name="hurry")
+        await asyncio.wait([handing, hurrying], return_when=asyncio.FIRST_COMPLETED)
+        handing.cancel()
+        hurrying.cancel()
+
+    async def kill(self) -> None:
+        """End as a process does that is killed, as far as one that lives on can do that: nobody is told, nothing is put in order.
+
+        Connections are cut, the lease runs on until its time is over, and the next start has to recover the logs.
+        """
+        if self._store is not None:
+            await self._store.close()
+        if self._host is not None:
+            self._host.abort_connections()
+        await self._abandon()
 
     async def _abandon(self, *, clean: bool = False) -> None:
         """End what runs. Only a `clean` end marks the log directories so."""
         if self._tick_timer is not None:
             self._tick_timer.cancel()
+        if self.retention is not None:
+            self.retention.stop()
+        if self._fence is not None:
+            self._fence.close()
         if self.loop_health is not None:
             self.loop_health.stop()
         if self._server is not None:
             await self._server.close(0)
+        if self.fetchers is not None:
+            self.fetchers.close()
+        self._peers.close()
         if self._session is not None:
             await self._session.close()
         await self._tasks.cancel_all()
@@ -340,15 +391,21 @@ class Broker:
     def _advertised(self) -> tuple[Listener, ...]:
         """Where clients are told to connect; port 0 stands for the port that was bound."""
         return tuple(
-            Listener(entry.name, entry.host, entry.port or self.port, entry.protocol) for entry in self.config.advertised_listeners
+            Listener(entry.name, entry.host, entry.port or self.ports.get(entry.name, 0), entry.protocol)
+            for entry in self.config.advertised_listeners
         )
 
-    def _on_image(self, _old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+    def _on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         changed = [*delta.topics_created, *delta.topics_changed]
-        if delta.broker_configs_changed and self._follow_configs(new):
+        new_defaults = bool(delta.broker_configs_changed) and self._follow_configs(new)
+        if new_defaults:
             changed = [*new.topics.values()]
-        if self.replicas is not None and (changed or delta.topics_deleted):
-            self.replicas.on_image(new, changed, delta.topics_deleted)
+        if self.replicas is not None:
+            self.replicas.on_image(new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults)
+        if self._controller_work.on_image(old, new, delta) and self._session is not None:
+            self._session.wake_controller()
+        if self._groups is not None:
+            self._groups.on_image(delta)
 
     def _follow_configs(self, image: MetadataImage) -> bool:
         """Take over what was set on this broker and on all; returns whether logs may have to follow."""
@@ -367,10 +424,18 @@ class Broker:
         self.log.error("log directory is offline", directory=directory, reason=reason, partitions=len(logs))
         if self.replicas is not None:
             self.replicas.on_directory_failed(logs)
+        if self._session is not None:
+            self._session.set_offline(self._offline_replicas(self._session.image))
         if self._log_manager is not None and not self._log_manager.has_online_directory:
             self._fail("all log directories have failed, the broker stops")
-        elif directory == self.config.log_dirs[0] and not self._ports.etcd:
+        elif directory == self.config.log_dirs[0] and not self._ports.shared_metadata:
             self._fail("the log directory with the metadata store has failed, the broker stops")
+
+    def _offline_replicas(self, image: MetadataImage) -> Replicas:
+        """What other brokers may take over from log directories that failed. With a store of its own a broker has no others."""
+        if not self._ports.shared_metadata or self._log_manager is None:
+            return {}
+        return replicas_of(image, self._log_manager.offline_partitions())
 
     def _fail(self, reason: str) -> None:
         """Nothing can be served any more."""
@@ -383,10 +448,16 @@ class Broker:
         assert self._log_manager is not None
         if self._store is not None and self._store.failure is not None:
             self._fail(f"{self._store.failure}, the broker stops")
-        if self._fence is not None:
-            self._look_at_fence(self._fence)
         if self.replicas is not None:
             self.replicas.tick()
+        if self.replication_health is not None:
+            self.replication_health.on_tick(self._ports.clock.monotonic_ms())
+        if self._groups is not None:
+            self._groups.on_tick()
+        if self._transactions is not None:
+            self._transactions.on_tick()
+        if self._session is not None and self._controller_work.on_tick(self._session.image, self._ports.clock.monotonic_ms()):
+            self._session.wake_controller()
         if not self._upkeep_runs:
             self._upkeep_runs = True
             steps = self._log_manager.due_work(self._ports.clock.wall_ms())
@@ -396,28 +467,26 @@ class Broker:
     def _on_upkeep_done(self) -> None:
         self._upkeep_runs = False
 
-    def _look_at_fence(self, fence: Fence) -> None:
-        """Say when the fence goes up or down, and tell those who wait when it goes up."""
-        turned = fence.turned()
-        if turned:
-            self.log.warning("the metadata store is out of reach, or has given this broker up: it doesn't act as a leader")
-            if self.replicas is not None:
-                self.replicas.on_fenced()
-        elif turned is False:
+    def _on_fence_turned(self, up: bool) -> None:  # noqa: FBT001 - the port of a callback
+        """Those who wait are told when it goes up."""
+        if not up:
             self.log.info("this broker may act as a leader")
+            return
+        self.log.warning("the metadata store is out of reach, or has given this broker up: it doesn't act as a leader")
+        if self.replicas is not None:
+            self.replicas.on_fenced()
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
+        if isinstance(error, OldBrokerError):  # The others agreed while it was away.
+            self._fail(f"the broker stops: {error}")
+            return
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")
         if name.startswith("metadata-"):
             self._fail("the metadata session has ended, the broker stops")
 
 
-def _predecessors(log_manager: LogManager) -> list[int]:
-    """Registrations of earlier processes with these directories, whose locks are ours now; none where that can't be read."""
-    try:
-        return [epoch for epoch in log_manager.registrations().values() if epoch is not None]
-    except OSError:
-        return []
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def _for_unknown_topics(config: LogConfig) -> LogConfig:
@@ -426,28 +495,3 @@ def _for_unknown_topics(config: LogConfig) -> LogConfig:
     They may have been compacted, so a gap between two segments is no damage, whatever the default policy is; it isn't to Kafka either.
     """
     return replace(config, cleanup_policy=config.cleanup_policy | {"compact"})
-
-
-async def run_broker(config: BrokerConfig, *, logger: Any, etcd: tuple[str, ...] = (), ready: Callable[[str], None] | None = None) -> int:
-    """Run a broker on real ports until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 1 failed while running.
-
-    `etcd`: its endpoints, if the metadata are there.
-
-    Errors: those of `Broker.start`.
-    """
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    long_lived = LongLived()
-    broker = Broker(config, real_ports(loop, etcd), logger, on_failed=stopping.set, on_partition_made=long_lived.note_made)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    await broker.start()
-    address = broker.address
-    long_lived.freeze()
-    logger.info("ready", address=address, node_id=config.node_id, log_dirs=list(config.log_dirs))
-    if ready is not None:
-        ready(address)
-    await stopping.wait()
-    logger.info("stopping", reason="failure" if broker.failed else "signal")
-    await broker.stop()
-    return 1 if broker.failed else 0

@@ -13,14 +13,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
+
+from lowtide.broker.delayed.commit import CommitWait
 from lowtide.broker.delayed.queue import DelayedQueue, DelayedRequest
+from lowtide.broker.led_partitions import LedPartitions
+from lowtide.broker.replication_throttle import ReplicationThrottle
 from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import BrokerId, Offset, TopicPartition
-from lowtide.replication.partition import Partition
+from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.leadership import may_be_registered
+from lowtide.replication.partition import DEFAULT_LAG_TIME_MAX_MS, Partition, PartitionChange
 from lowtide.runtime.clock import Clock
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
@@ -28,8 +36,19 @@ from lowtide.storage.log_manager import LogManager
 from lowtide.storage.producer_state import DEFAULT_EXPIRATION_MS
 from lowtide.storage.validator import ValidatedBatch
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics that DeleteRecords must not touch (Kafka's `Topic.isInternal`)."""
+_DAY_MS = 86_400_000
+
+
+class FollowerAssignments(Protocol):
+    """Who fetches what this broker follows."""
+
+    def assign(self, partition: Partition, image: MetadataImage) -> None:
+        """This broker follows: the leader, its leader epoch or its address is new. The partition has a leader."""
+        ...
+
+    def unassign(self, key: TopicPartition) -> None:
+        """This broker leads the partition, or nobody does, or it isn't here any more. Also for one that was never assigned."""
+        ...
 
 
 class ReplicaManager:
@@ -45,6 +64,7 @@ class ReplicaManager:
         log: Any,
         log_config: Callable[[TopicImage], LogConfig],
         maximum_waiting_per_partition: int,
+        lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
         on_partition_made: Callable[[], None] = lambda: None,
     ) -> None:
         """`log_config` gives the effective configuration of a topic's logs; `on_partition_made` is told of each partition hosted anew."""
@@ -55,11 +75,34 @@ class ReplicaManager:
         self.producer_id_expiration_ms = DEFAULT_EXPIRATION_MS
         """How long a partition remembers a silent producer; partitions take a new value over with the next image that names them."""
         self.image: MetadataImage | None = None
+        self.own_epoch: Callable[[], BrokerEpoch] | None = None
+        """Our registration, 0 for none; None where nobody registers. What was won under another one is not led (rule R8)."""
         self.is_fenced: Callable[[], bool] | None = None
         """Whether this broker must not act as a leader now; None for one that always may."""
-        self.fetches = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
-        self.flushes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
-        self.deletes = DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
+        self.followers: FollowerAssignments | None = None
+        """None where this broker can't follow: in tests."""
+
+        self.leader_throttle: ReplicationThrottle | None = None
+        """Slows down what is served to followers, where a topic wants that."""
+
+        def queue() -> DelayedQueue:
+            return DelayedQueue(clock, loop, maximum_per_key=maximum_waiting_per_partition, on_bug=self._on_bug)
+
+        self.fetches = queue()
+        """Consumers' fetches, by high watermark."""
+        self.follower_fetches = queue()
+        """Followers' fetches, by log end."""
+        self.session_fetches = queue()
+        """Fetches of sessions, which hear of changes through the session."""
+        self.flushes = queue()
+        """Produce requests that wait for our disk, by recovery point."""
+        self.commits = queue()
+        """Those that wait for followers, by high watermark."""
+        self.log_starts = queue()
+        """Deletes that wait for our disk, by log start."""
+        self.deletes = queue()
+        """Deletes that wait for followers, by low watermark."""
+        self.led = LedPartitions(self, clock, loop, lag_time_max_ms=lag_time_max_ms)
         self.log_manager = self._log_manager = log_manager
         log_manager.on_log_flushed = self._on_log_flushed
         self._clock = clock
@@ -67,6 +110,7 @@ class ReplicaManager:
         self._log = log
         self._log_config = log_config
         self._on_partition_made = on_partition_made
+        self._followed: dict[BrokerId, dict[TopicPartition, Partition]] = {}
         self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
         self._work: deque[Callable[[], None]] = deque()
         self._working = False
@@ -93,6 +137,24 @@ class ReplicaManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def leader_elsewhere(self, topic: str, partition: int) -> tuple[BrokerId, LeaderEpoch] | None:
+        """Another broker that leads a partition, and its leader epoch, as the metadata say; None where there is none."""
+        known = self.image.topics.get(topic) if self.image is not None else None
+        if known is None or not 0 <= partition < len(known.partitions):
+            return None
+        state = known.partitions[partition]
+        return None if state.leader in (self.broker_id, NO_LEADER) else (state.leader, state.leader_epoch)
+
+    def is_registered(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
+        """Whether the image shows this registration of another broker."""
+        return self.image is not None and self.image.broker_epoch(broker_id) == broker_epoch
+
+    def may_be_registered(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
+        """Whether another broker's registration may be in force; one that isn't told may be."""
+        if self.image is None:
+            return False
+        return broker_epoch == UNKNOWN_BROKER_EPOCH or may_be_registered(broker_id, broker_epoch, self.image)
+
     # ------------------------------------------------------------------ records
     def append(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> AppendedBatch | ErrorCode:
         """Append a validated batch as leader; wake who waits for records. `now_ms` is wall-clock time.
@@ -104,8 +166,48 @@ class ReplicaManager:
         except StorageError as error:
             self._log_manager.fail_directory_of(partition.log, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
+        if partition.leadership is not None:
+            self.led.on_appended(partition)
+            return appended
+        if partition.watchers:
+            partition.tell(PartitionChange.HIGH_WATERMARK)
         self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
         return appended
+
+    def low_watermark(self, partition: Partition) -> Offset:
+        """How far deletes have reached everybody who must have them."""
+        if partition.leadership is None or self.image is None:
+            return partition.log.log_start_offset
+        return partition.low_watermark(self.image, self._clock.monotonic_ms())
+
+    def reports_log_starts(self) -> bool:
+        """Whether all brokers tell how far deletes have reached them: else none is acknowledged (KIP-107).
+
+        Not even that of the only replica: one that is added may come without it.
+        """
+        return self.image is not None and self.image.log_start_reporting
+
+    def when_committed(
+        self, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], *, timeout_ms: int = _DAY_MS
+    ) -> None:
+        """Call `callback`, once, when the high watermark has reached `offset` (an exclusive end) in this leadership, or that has ended.
+
+        At once, from within this call, where that is so already. The error code is NONE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
+        UNKNOWN_TOPIC_OR_PARTITION, or REQUEST_TIMED_OUT after `timeout_ms` or at a stop.
+        """
+        CommitWait(self, partition, offset, callback, self._clock.monotonic_ms() + timeout_ms).start()
+
+    def on_follower_appended(self, partition: Partition) -> None:
+        """A partition that this broker follows has more records, or another high watermark or log start: consumers may wait for it here."""
+        if partition.watchers:
+            partition.tell(PartitionChange.HIGH_WATERMARK)
+        self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
+
+    def on_log_start(self, partition: Partition) -> None:
+        """A log start has risen, durably; perhaps one that was received as a follower of a leader that has ended meanwhile."""
+        partition.tell(PartitionChange.LOG_START)
+        self.follower_fetches.release(partition.topic_partition)
+        self.log_starts.advance(partition.topic_partition, partition.log.log_start_offset)
 
     def flush(self, partition: Partition) -> None:
         """Begin to make a partition's log durable; `flushes` hear of it."""
@@ -120,20 +222,34 @@ class ReplicaManager:
     def delete_to(self, accepted: list[tuple[Partition, Offset]]) -> None:
         """Raise log start offsets, each at or below its high watermark: durable first, then visible, then who waits is woken.
 
-        One append to the journal of each directory, however many partitions there are. A failed journal takes its directory
-        offline, which wakes them too.
+        One append to each directory's journal, however many partitions. A failed one takes its directory offline, which wakes them too.
         """
 
         def durable(_error: OSError | StorageError | None) -> None:
             for partition, _ in accepted:
-                self.deletes.advance(partition.topic_partition, partition.low_watermark)
+                self.on_log_start(partition)
 
         self._log_manager.accept_log_start([(partition.log, offset) for partition, offset in accepted], durable)
 
     # ------------------------------------------------------------------ metadata
-    def on_image(self, image: MetadataImage, changed: Iterable[TopicImage], deleted: Iterable[TopicImage]) -> None:
-        """Follow a change of the metadata: `changed` topics are new or different, `deleted` ones are gone."""
-        self.image = image
+    def on_image(
+        self,
+        image: MetadataImage,
+        changed: Iterable[TopicImage],
+        deleted: Iterable[TopicImage],
+        brokers: Iterable[BrokerId] = (),
+        *,
+        new_defaults: bool = False,
+    ) -> None:
+        """Follow a change of the metadata: `changed` topics are new or different, `deleted` ones are gone; `brokers` came, went or changed.
+
+        To be called for every image, also where nothing concerns a topic: what followers report is compared with the latest. Of a topic
+        that is different only the partitions that are; all of them with `new_defaults`, or when it is the very one of the image before.
+        """
+        before, self.image = self.image, image
+        if before is not None and before.log_start_reporting != image.log_start_reporting:
+            for key in self.deletes.watched_keys():  # From now on they can be acknowledged.
+                self.deletes.release(key)
         self._configured = (None, LogConfig())  # What topics follow from may have changed, though they haven't.
         gone = [
             TopicPartition(topic.name, index)
@@ -141,13 +257,25 @@ class ReplicaManager:
             for index in range(len(topic.partitions))
             if (topic.name, index) in self.partitions or (topic.name, index) in self.offline
         ]
-        if gone:
-            self._stop(gone)
         for topic in changed:
+            known = () if new_defaults or before is None else before.earlier_partitions(topic)
             for index, state in enumerate(topic.partitions):
+                if index < len(known) and known[index] is state:
+                    continue
                 if self.broker_id in state.replicas:
                     self._work.append(partial(self._host, topic, index, state))
+                elif (topic.name, index) in self.partitions or (topic.name, index) in self.offline:
+                    gone.append(TopicPartition(topic.name, index))  # Its reassignment is through.
+        if gone:
+            self.remove(gone)
+        for broker_id in (*brokers, *self.led.take_settled(image.revision)):
+            self._work.append(partial(self._follow_broker, broker_id))
         self._work_on()
+
+    def on_registration(self) -> None:
+        """We have registered, or the registration is lost: what we lead is another matter now."""
+        if self.image is not None:
+            self.on_image(self.image, self.image.topics.values(), [])
 
     def expect(self, image: MetadataImage) -> None:
         """Before the first image: what it says is here was here before, and isn't made anew where it may be in a directory that failed."""
@@ -188,7 +316,8 @@ class ReplicaManager:
 
     def close(self) -> None:
         """Answer all that waits."""
-        for queue in (self.fetches, self.flushes, self.deletes):
+        self.led.close()
+        for queue in self._queues():
             queue.close()
 
     def leave(self) -> None:
@@ -197,8 +326,9 @@ class ReplicaManager:
 
     def _host(self, topic: TopicImage, index: int, state: PartitionImage) -> None:
         """Have the partition here as the metadata say."""
-        current = self.image.topics.get(topic.name) if self.image is not None else None
-        if current is None or current.topic_id != topic.topic_id:
+        assert self.image is not None
+        current = self.image.topics.get(topic.name)
+        if current is None or current.topic_id != topic.topic_id or self.broker_id not in current.partitions[index].replicas:
             return
         config = self._config_of(topic)
         key = TopicPartition(topic.name, index)
@@ -209,15 +339,42 @@ class ReplicaManager:
                 return
         partition.configure(config)
         partition.log.producer_state.expiration_ms = self.producer_id_expiration_ms
-        changed = partition.become(
-            leader_id=state.leader,
-            leader_epoch=state.leader_epoch,
-            partition_epoch=state.partition_epoch,
-            replicas=state.replicas,
-            in_sync=state.isr,
-        )
+        if state.leader == self.broker_id and not self._leads_by_this_registration(state):
+            state = msgspec.structs.replace(state, leader=NO_LEADER)
+        changed = partition.become(state, self.image, self._clock.monotonic_ms())
         if changed:
+            self._assign(partition, self.image)
             self._release(key)
+        self.led.on_become(partition, changed=changed)
+
+    def _leads_by_this_registration(self, state: PartitionImage) -> bool:
+        return self.own_epoch is None or (self.broker_id, self.own_epoch()) in zip(state.isr, state.isr_epochs, strict=True)
+
+    def _assign(self, partition: Partition, image: MetadataImage) -> None:
+        """Have the partition fetched from its leader, if that is another broker."""
+        key, leader_id = partition.topic_partition, partition.leader_id
+        for followed in self._followed.values():
+            followed.pop(key, None)
+        if not partition.is_leader and partition.leader_id >= 0:
+            self._followed.setdefault(leader_id, {})[key] = partition
+        if self.followers is None:
+            return
+        if partition.is_leader or partition.leader_id < 0:
+            self.followers.unassign(key)
+        else:
+            self.followers.assign(partition, image)
+
+    def _follow_broker(self, broker_id: BrokerId) -> None:
+        """A broker came, went or changed: the partitions that it follows here, or that it leads, are concerned."""
+        led, followed = self.led.of_follower(broker_id), list(self._followed.get(broker_id, {}).values())
+        self._work.extend(partial(self.led.on_broker_changed, partition, broker_id) for partition in led)
+        self._work.extend(partial(self._reassign, partition) for partition in followed)
+
+    def _reassign(self, partition: Partition) -> None:
+        """The leader's address may be another."""
+        still = self.partitions.get(partition.topic_partition) is partition and not partition.is_leader and partition.leader_id >= 0
+        if still and self.followers is not None and self.image is not None:
+            self.followers.assign(partition, self.image)
 
     def _config_of(self, topic: TopicImage) -> LogConfig:
         """The configuration of a topic's logs, which is made once for all of its partitions that are worked on in turn."""
@@ -247,21 +404,53 @@ class ReplicaManager:
             self.offline -= {key}
         if log.offline:
             self.offline |= {key}  # Its directory has failed before this partition was here to be told so.
-        partition = Partition(topic_partition=key, topic_id=topic.topic_id, local_broker_id=self.broker_id, log=log)
+        partition = Partition(
+            topic_partition=key,
+            topic_id=topic.topic_id,
+            local_broker_id=self.broker_id,
+            log=log,
+            lag_time_max_ms=self.led.lag_time_max_ms,
+        )
         self.partitions[key] = partition
         self._on_partition_made()
         return partition
 
-    def _stop(self, gone: list[TopicPartition]) -> None:
+    def remove(self, gone: list[TopicPartition]) -> None:
+        """Stop partitions that aren't this broker's any more, and delete their logs."""
         self.offline -= set(gone)
         for key in gone:
-            self.partitions.pop(key, None)
-            self._release(key)
+            self._let_go(key)
         self._remove(gone, then=partial(self._host_again, *dict.fromkeys(key.topic for key in gone)))
+
+    def _let_go(self, key: TopicPartition) -> None:
+        """The partition isn't here any more."""
+        partition = self.partitions.pop(key, None)
+        self.led.forget(key)
+        for followed in self._followed.values():
+            followed.pop(key, None)
+        if self.followers is not None:
+            self.followers.unassign(key)
+        if partition is not None:
+            partition.tell(PartitionChange.ROLE)
+        self._release(key)
+
+    def _queues(self) -> tuple[DelayedQueue, ...]:
+        return (
+            self.fetches,
+            self.follower_fetches,
+            self.session_fetches,
+            self.flushes,
+            self.commits,
+            self.log_starts,
+            self.deletes,
+        )
 
     def _release(self, key: TopicPartition) -> None:
         """Something happened to a partition that whoever waits for it must hear of."""
-        for queue in (self.fetches, self.flushes, self.deletes):
+        partition = self.partitions.get(key)
+        if partition is not None:
+            partition.tell(PartitionChange.ROLE)
+        for queue in self._queues():
             queue.release(key)
 
     def _on_bug(self, request: DelayedRequest, error: Exception) -> None:

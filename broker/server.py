@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, cast
 
-from lowtide.broker.connection import FRAME_BUFFER_BYTES, Connection
+from lowtide.broker.config_listeners import Listener as ConfiguredListener
+from lowtide.broker.connection import Connection
 from lowtide.broker.dispatcher import Dispatcher, Route
+from lowtide.broker.frame_buffers import FrameBuffers
 from lowtide.broker.outgoing import CHUNK_BYTES, BufferPool
 from lowtide.broker.request_memory import RequestMemory
+from lowtide.broker.slow_clients import why_to_end
+from lowtide.broker.slow_lane import SlowLane
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.network import Listener, bound_port, listen
 from lowtide.runtime.worker import Worker
@@ -18,8 +23,7 @@ SCRATCH_BYTES = 256 * 1024
 """What one receive may bring, for all connections: about a socket's receive buffer."""
 
 _IDLE_CHUNKS = 8
-_IDLE_FRAME_BUFFERS = 32
-"""Buffers that are kept for the next file to be sent, or frame to be received: ten megabytes together."""
+"""Buffers that are kept for the next file to be sent, or frame to be received: eight megabytes together."""
 
 _SWEEP_INTERVAL_S = 5.0
 """How often idle and slow connections are looked for."""
@@ -56,9 +60,10 @@ class ConnectionHost:
         self.maximum_frame_bytes = maximum_frame_bytes
         self.memory = RequestMemory(request_memory_bytes)
         self.buffers = BufferPool(CHUNK_BYTES, _IDLE_CHUNKS)
-        self.frame_buffers = BufferPool(FRAME_BUFFER_BYTES, _IDLE_FRAME_BUFFERS)
+        self.frame_buffers = FrameBuffers(self.buffers)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: dict[Connection, None] = {}
+        self.lane = SlowLane(self.now_ms)
         self.serving = True
         self.maximum_connections = maximum_connections
         self.maximum_per_address = maximum_connections_per_address
@@ -76,21 +81,28 @@ class ConnectionHost:
     def on_connected(self, connection: Connection) -> str | None:
         """Count a connection. Returns why it may not stay, None when it may."""
         self.connections[connection] = None
-        address = connection.peer.rpartition(":")[0]
+        address = connection.address
         self._by_address[address] += 1
         if len(self.connections) > self.maximum_connections:
             return f"max.connections={self.maximum_connections} are open"
         if self._by_address[address] > self.maximum_per_address:
             return f"max.connections.per.ip={self.maximum_per_address} are open from {address}"
+        self.lane.on_connected(connection)
         return None
 
     def on_disconnected(self, connection: Connection) -> None:
         """Forget a connection."""
+        self.lane.leave(connection)
         if self.connections.pop(connection, connection) is None:
-            address = connection.peer.rpartition(":")[0]
+            address = connection.address
             self._by_address[address] -= 1
             if self._by_address[address] <= 0:
                 del self._by_address[address]
+
+    def abort_connections(self) -> None:
+        """Cut all connections off, whatever is owed to them."""
+        for connection in list(self.connections):
+            connection.close("the broker ends")
 
     def active_since(self, since_ms: int) -> list[str]:
         """Clients that something was received from at or after a moment of the monotonic clock."""
@@ -115,27 +127,34 @@ class ConnectionHost:
 
 
 class Server:
-    """One listener of a broker."""
+    """The listeners of a broker, which share all but their sockets."""
 
     def __init__(self, host: ConnectionHost, *, idle_after_ms: int) -> None:
         self._host = host
         self._idle_after_ms = idle_after_ms
-        self._server: Listener | None = None
+        self._listeners: list[Listener] = []
         self._sweep: asyncio.TimerHandle | None = None
         self._hurry: asyncio.TimerHandle | None = None
-        self.port = 0
 
-    async def start(self, address: str, port: int) -> None:
-        """Listen; `port` 0 takes a free one, which `self.port` then tells. Errors: OSError."""
-        server = self._server = await listen(lambda: Connection(self._host), address, port)
-        self.port = bound_port(server)
+    async def start(self, address: str, port: int, name: str = "") -> int:
+        """Listen, and let connections know that they came by the listener of this `name`. May be called for several.
+
+        Returns the port: where `port` is 0, a free one. Errors: OSError.
+        """
+        listener = await listen(lambda: Connection(self._host, name), address, port)
+        self._listeners.append(listener)
+        if self._sweep is None:
+            self._begin_sweeping()
+        return bound_port(listener)
+
+    def _begin_sweeping(self) -> None:
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._on_sweep)
         self._hurry = asyncio.get_running_loop().call_later(_HURRY_INTERVAL_S, self._on_hurry)
 
     def stop_accepting(self) -> None:
         """Take no new connection."""
-        if self._server is not None:
-            self._server.close()
+        for listener in self._listeners:
+            listener.close()
         for timer in (self._sweep, self._hurry):
             if timer is not None:
                 timer.cancel()
@@ -150,21 +169,30 @@ class Server:
                 while self._host.connections:  # noqa: ASYNC110  at a stop only, and a connection needn't know who waits
                     await asyncio.sleep(_CLOSE_POLL_S)
         except TimeoutError:
-            for connection in list(self._host.connections):
-                connection.close("the broker stops")
+            self._host.abort_connections()
 
     def _on_sweep(self) -> None:
         now_ms = self._host.now_ms()
         for connection in list(self._host.connections):
-            if connection.frame_is_too_slow(now_ms):
-                connection.close("its request arrives too slowly")
-            elif connection.is_left_alone(now_ms):
-                connection.close("its client closed it while a request was waiting")
-            elif now_ms - connection.last_active_ms > self._idle_after_ms and not connection.waiting:
-                connection.close(f"idle for more than connections.max.idle.ms={self._idle_after_ms}")
+            reason = why_to_end(connection, now_ms, self._idle_after_ms)
+            if reason is not None:
+                connection.close(reason)
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._on_sweep)
 
     def _on_hurry(self) -> None:
         for connection in cast("list[Connection]", self._host.memory.stalled(self._host.now_ms())):
             connection.close("its request has stopped arriving, and others wait for the memory that it holds")
         self._hurry = asyncio.get_running_loop().call_later(_HURRY_INTERVAL_S, self._on_hurry)
+
+
+async def open_listeners(server: Server, listeners: Iterable[ConfiguredListener]) -> dict[str, int]:
+    """Listen on all of them. Returns their ports by their names. Errors: OSError, whose text names the listener."""
+    ports = {}
+    for listener in listeners:
+        try:
+            ports[listener.name] = await server.start(listener.host, listener.port, listener.name)
+        except OSError as error:
+            reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts before it what we say better.
+            message = f"listeners={listener.text} is not possible: {reason}."
+            raise OSError(message) from error
+    return ports

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
 
+from lowtide.broker.pending import Pending
 from lowtide.runtime.clock import Clock
+
+ResponseT = TypeVar("ResponseT")
 
 SLICE_MS = 2
 """How long one slice may hold the loop; a step of the work that takes longer is not cut short."""
@@ -19,3 +23,34 @@ def run_in_slices(loop: asyncio.AbstractEventLoop, clock: Clock, steps: Iterator
             loop.call_soon(run_in_slices, loop, clock, steps, on_done)
             return
     on_done()
+
+
+def answer_in_slices(clock: Clock, log: Any, steps: Generator[None, None, ResponseT]) -> ResponseT | Pending[ResponseT]:
+    """The answer that `steps` return: at once, if one slice is enough, else a promise. For a client that goes no more steps are taken."""
+    pending: Pending[ResponseT] = Pending()
+
+    def take_slice() -> ResponseT | Pending[ResponseT]:
+        until_ms = clock.monotonic_ms() + SLICE_MS
+        try:
+            while True:
+                next(steps)
+                if clock.monotonic_ms() >= until_ms:
+                    asyncio.get_running_loop().call_soon(go_on)
+                    return pending
+        except StopIteration as end:
+            response: ResponseT = end.value
+            return response
+
+    def go_on() -> None:
+        if pending.abandoned:
+            steps.close()
+            return
+        try:
+            response = take_slice()
+            if response is not pending:
+                pending.complete(response)  # type: ignore[arg-type]  # only `pending` is a Pending
+        except Exception as error:  # A bug of ours costs one connection.
+            log.error("request failed", exc_info=error)
+            pending.fail()
+
+    return take_slice()

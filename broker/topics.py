@@ -12,53 +12,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final
 from weakref import WeakValueDictionary
 
+from lowtide.broker.committing import GIVEN_UP, MAX_PLANS, TOO_LATE, P, check_timeout, commit, decide_and_commit, newer_image
 from lowtide.broker.config_topics import TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
-from lowtide.metadata.changes import ChangePlan
-from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
-from lowtide.metadata.store import AmbiguousError, MetadataStoreError, Revision
+from lowtide.broker.forwarding import OWN_IMAGE_MS, Forwarder
+from lowtide.metadata.changes import NO_CHANGE
+from lowtide.metadata.errors import ConflictError
+from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.types import TopicId
-from lowtide.replication.controller import (
-    MAX_REQUEST_PARTITIONS,
-    NewTopic,
-    Refusal,
-    TopicCreation,
-    TopicDeletion,
-    plan_create_topic,
-    resolve_deletions,
-)
-from lowtide.replication.deletions import plan_deletions
+from lowtide.replication.deletions import TopicDeletion, plan_deletions, resolve_deletions
 from lowtide.replication.new_partitions import NewPartitions, TopicGrowth, plan_new_partitions
-
-MAX_PLANS: Final = 10
-"""Attempts to make one change. Each that fails means that a broker came or went, or the controller changed, in the same moment."""
+from lowtide.replication.new_topics import BROKER_DEFAULT, MAX_REQUEST_PARTITIONS, NewTopic, TopicCreation, plan_create_topic
+from lowtide.replication.refusal import Refusal
 
 AUTOMATIC_CREATION_TIMEOUT_MS: Final = 30_000
 """How long a topic that nobody waits for may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
 
 
-class _Planned(Protocol):
-    @property
-    def plan(self) -> ChangePlan: ...
-
-
-P = TypeVar("P", bound=_Planned)
-
-
-def check_timeout(timeout_ms: int) -> Refusal | None:
-    """Whether a request has any time to be carried out in. Kafka refuses one that has none, before it looks at what is asked."""
-    return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"timeout_ms is {timeout_ms}: nothing was done") if timeout_ms <= 0 else None
-
-
 class TopicAdministrator:
     """Topics of one cluster, as seen from this broker."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, forwarder: Forwarder | None = None) -> None:
+        """`forwarder` asks the controller where this broker isn't it."""
         self.broker = broker
+        self.forwarder = forwarder
         self._creating: set[str] = set()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -79,9 +61,48 @@ class TopicAdministrator:
         )
 
     async def create(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> TopicCreation | Refusal:
-        """Make a topic; return when it is served.
+        """Have a topic made, by whichever broker is controller; return when it is served here. Refusals as of `create_here`.
 
-        Refusals: those of the plan, of `_change`, and REQUEST_TIMED_OUT when it isn't served in time.
+        Where another broker makes it, numbers that are left open are this broker's defaults, and the plan is empty.
+        """
+        forwarder, version = self.forwarder, CreateTopicsRequest.VERSIONS.high
+        if forwarder is None or self.broker.metadata.is_controller or timeout_ms <= 0:
+            return await self.create_here(topic, configs, timeout_ms)
+        answer = await forwarder.ask(ApiKey.CREATE_TOPICS, version, self._creation_request(topic, configs, timeout_ms), timeout_ms)
+        if answer is None:
+            return await self.create_here(topic, configs, timeout_ms)
+        if isinstance(answer, Refusal):
+            return answer
+        (row,) = answer.topics
+        if row.error_code != ErrorCode.NONE:
+            return Refusal(ErrorCode(row.error_code), row.error_message or "")
+        await forwarder.wait_until(lambda image: topic.name in image.topics, OWN_IMAGE_MS)
+        await self._settled(asyncio.get_running_loop().time() + OWN_IMAGE_MS / 1000)
+        return TopicCreation(NO_CHANGE, row.topic_id, row.num_partitions, row.replication_factor)
+
+    def _creation_request(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> CreateTopicsRequest:
+        config, is_open = self.broker.config, not topic.assignments
+        count, factor = topic.partition_count, topic.replication_factor
+        return CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=topic.name,
+                    num_partitions=config.num_partitions if count == BROKER_DEFAULT and is_open else count,
+                    replication_factor=config.default_replication_factor if factor == BROKER_DEFAULT and is_open else factor,
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=number, broker_ids=list(ids)) for number, ids in topic.assignments
+                    ],
+                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs],
+                )
+            ],
+            timeout_ms=timeout_ms,
+            validate_only=False,
+        )
+
+    async def create_here(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> TopicCreation | Refusal:
+        """Make a topic, as controller; return when it is served here.
+
+        Refusals: those of the plan, of `decide_and_commit`, and REQUEST_TIMED_OUT when it isn't served in time.
         """
         return await self._change(topic.name, lambda: self.plan_creation(topic, configs), timeout_ms, "created")
 
@@ -106,7 +127,7 @@ class TopicAdministrator:
             # In one order for all, so that nobody waits for one who waits for him.
             for name in sorted({_unified(deletion.name or "") for deletion in deletions}):
                 if not await turns.enter_async_context(self._turn(name, deadline)):
-                    return [_TOO_LATE] * len(deletions)
+                    return [TOO_LATE] * len(deletions)
             outcomes = await self._delete_in_groups(deletions, deadline)
         if not await self._settled(deadline):
             late = Refusal(ErrorCode.REQUEST_TIMED_OUT, "The topic is deleted, but not everywhere yet")
@@ -126,10 +147,10 @@ class TopicAdministrator:
             conflicts = False
             for group in groups:
                 if asyncio.get_running_loop().time() > deadline:
-                    refused |= dict.fromkeys(group.members, _TOO_LATE)
+                    refused |= dict.fromkeys(group.members, TOO_LATE)
                     continue
                 try:
-                    refusal = await self._commit(group.plan)
+                    refusal = await commit(metadata, group.plan)
                 except ConflictError:
                     conflicts = True
                     continue
@@ -144,13 +165,13 @@ class TopicAdministrator:
                 for number, deletion in left.items()
                 if number not in refusals and metadata.image.topic_by_id(deletion.topic_id) is not None
             }
-            if conflicts and (refusal := await self._newer_image(seen, deadline)) is not None:
+            if conflicts and (refusal := await newer_image(metadata, seen, deadline)) is not None:
                 refusals |= dict.fromkeys(left, refusal)
                 break
             if not left:
                 break
         else:
-            refusals |= dict.fromkeys(left, _GIVEN_UP)
+            refusals |= dict.fromkeys(left, GIVEN_UP)
         return [refusals.get(number) for number in range(len(deletions))]
 
     def create_automatically(self, name: str) -> None:
@@ -172,13 +193,13 @@ class TopicAdministrator:
     async def _change(self, name: str, decide: Callable[[], P | Refusal], timeout_ms: int, what: str) -> P | Refusal:
         """Decide a change of a topic in its turn, make it, and wait until it is carried out here.
 
-        With no time at all nothing is done, as in Kafka. Refusals: those of `decide`, those of `_commit`, REQUEST_TIMED_OUT.
+        With no time at all nothing is done, as in Kafka. Refusals: those of `decide`, those of `commit`, REQUEST_TIMED_OUT.
         """
         if (too_late := check_timeout(timeout_ms)) is not None:
             return too_late
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         async with self._turn(name, deadline) as has_turn:
-            planned = await self._decide_and_commit(decide, deadline) if has_turn else _TOO_LATE
+            planned = await decide_and_commit(self.broker.metadata, decide, deadline) if has_turn else TOO_LATE
         if isinstance(planned, Refusal) or await self._settled(deadline):
             return planned
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The topic is {what}, but not everywhere yet")
@@ -210,58 +231,7 @@ class TopicAdministrator:
         finally:
             lock.release()
 
-    async def _decide_and_commit(self, decide: Callable[[], P | Refusal], deadline: float) -> P | Refusal:
-        """Decide, commit, and wait until the image shows it. What conflicts is decided anew, on a newer image."""
-        metadata = self.broker.metadata
-        for _ in range(MAX_PLANS):
-            seen = metadata.image.revision
-            planned = decide()
-            if isinstance(planned, Refusal):
-                return planned
-            try:
-                refusal = await self._commit(planned.plan)
-            except ConflictError:
-                refusal = await self._newer_image(seen, deadline)
-                if refusal is None:
-                    continue
-            return planned if refusal is None else refusal
-        return _GIVEN_UP
-
-    async def _newer_image(self, seen: Revision, deadline: float) -> Refusal | None:
-        """Wait for an image after the one of revision `seen`. Refusals: too late, or COORDINATOR_NOT_AVAILABLE when the session ended."""
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self.broker.metadata.wait_for(seen + 1)
-        except TimeoutError:
-            return _TOO_LATE
-        except SessionError as error:
-            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        return None
-
-    async def _commit(self, plan: ChangePlan) -> Refusal | None:
-        """Write a plan and wait until the image shows it.
-
-        Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when the store can't say, COORDINATOR_NOT_AVAILABLE when it can't be reached.
-        Errors: ConflictError when it was decided on an image that is no longer true.
-        """
-        metadata = self.broker.metadata
-        try:
-            await metadata.wait_for(await metadata.commit(plan))
-        except ConflictError:
-            raise
-        except (NotControllerError, FencedError) as error:
-            return Refusal(ErrorCode.NOT_CONTROLLER, str(error))
-        except AmbiguousError as error:
-            return Refusal(ErrorCode.REQUEST_TIMED_OUT, str(error))
-        except (SessionError, MetadataStoreError) as error:
-            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        return None
-
 
 def _unified(name: str) -> str:
     """A topic's name as those see it that take `.` and `_` for the same."""
     return name.replace(".", "_")
-
-
-_GIVEN_UP: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The metadata changed at the same time, {MAX_PLANS} times in a row; try again")
-_TOO_LATE: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "The time was over before the change could be made: nothing was done")

@@ -21,7 +21,8 @@ _HEAD: Final = """\
 # Configuration
 
 Every key, as `lowtide keys` prints it. Names, types, defaults and limits are those of Apache Kafka 4.3, but for these defaults:
-`node.id` is 0, `process.roles` is broker, `log.dirs` is ./data and `queued.max.request.bytes` is 256 MiB.
+`node.id` is 0, `process.roles` is broker, `log.dirs` is ./data, `queued.max.request.bytes` is 256 MiB, `broker.session.timeout.ms` is
+4000 (Kafka's 9000) and `broker.heartbeat.interval.ms` 500 (2000). `inter.broker.protocol.version` is one that Kafka has no more.
 
 A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is `log.dirs`) and from
 `--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says whether Lowtide does what the key

@@ -13,6 +13,7 @@ usage: lowtide <command> [options]
 
 commands:
   serve              run a broker
+  dev                run a cluster of several brokers in one process, for laptops and tests
   keys               print every configuration key, as a page in Markdown
   repair-log-start   keep what is readable of a damaged journal of log start offsets
   version            print the version
@@ -45,6 +46,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from lowtide.cli.serve import serve  # noqa: PLC0415
 
         return serve
+    if name == "dev":
+        from lowtide.cli.dev import dev  # noqa: PLC0415
+
+        return dev
     if name == "keys":
         from lowtide.cli.keys import keys  # noqa: PLC0415
 

@@ -23,8 +23,8 @@ class DuplicateBrokerError(SessionError):
     """Another broker with this id is alive."""
 
 
-class SoleBrokerError(SessionError):
-    """Another broker is registered, and brokers can't share a cluster yet."""
+class OldBrokerError(SessionError):
+    """This broker is set to less than the cluster has agreed to."""
 
 
 class InconsistentClusterError(SessionError):

@@ -5,8 +5,8 @@ that may be made twice without harm, are made again, at the next endpoint. All r
 connection where it was, from the revision after the last that it delivered, so nothing is missed and nothing comes twice; if etcd has
 compacted that revision, the watcher is told.
 
-Does not do: deciding what an ambiguous transaction did (`writer`), pauses between attempts (`session`), TLS and passwords, compaction (etcd
-has a setting for it, `--auto-compaction-retention`). Progress notifications are not relied upon: etcd has told wrong ones.
+Does not do: deciding what an ambiguous transaction did (`writer`), pauses between attempts (`session`), compaction (etcd has a setting for
+it, `--auto-compaction-retention`). Progress notifications are not relied upon: etcd has told wrong ones.
 
 One event loop of a process may use it, for gRPC can't serve two. Sources: etcd's API guide, its `rpc.proto`; Jepsen's reports on etcd and
 on its Java client, which executed transactions twice.
@@ -22,8 +22,10 @@ import grpc
 
 from lowtide.metadata import etcd_messages as messages
 from lowtide.metadata import etcd_rpc_pb2 as rpc
+from lowtide.metadata.etcd_address import NO_ACCESS
 from lowtide.metadata.etcd_connection import PAGE_KEYS, REQUEST_TIMEOUT_S, CallFailedError, EtcdConnection, Outcome
 from lowtide.metadata.store import (
+    AccessDeniedError,
     AmbiguousError,
     Batch,
     CompactedError,
@@ -42,6 +44,8 @@ from lowtide.metadata.store import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from lowtide.metadata.etcd_address import EtcdAccess
+
 T = TypeVar("T")
 
 START_TIMEOUT_S: Final = 10.0
@@ -56,24 +60,35 @@ RANGE_ATTEMPTS: Final = 3
 class EtcdStore:
     """A `MetadataStore` on etcd. Made by `open`."""
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
-        """Use these endpoints, each `host:port`, of one etcd. Connects when it is first used."""
-        self._connection = EtcdConnection(endpoints)
+    def __init__(self, endpoints: Sequence[str], *, access: EtcdAccess = NO_ACCESS, prefix: bytes = b"\0") -> None:
+        """Use these endpoints, each `host:port`, of one etcd. Connects when it is first used.
+
+        `prefix`: what all keys begin with, for there may be no permission for others.
+        """
+        self._probe_key = prefix
+        self._connection = EtcdConnection(endpoints, access)
 
     @classmethod
-    async def open(cls, endpoints: Sequence[str], *, timeout_s: float = START_TIMEOUT_S) -> EtcdStore:
-        """Return when etcd answers. Errors: UnavailableError when none of the endpoints does in time."""
-        store = cls(endpoints)
+    async def open(
+        cls, endpoints: Sequence[str], *, access: EtcdAccess = NO_ACCESS, prefix: bytes = b"\0", timeout_s: float = START_TIMEOUT_S
+    ) -> EtcdStore:
+        """Return when etcd answers. Errors: UnavailableError when none of the endpoints does in time; AccessDeniedError."""
+        store = cls(endpoints, access=access, prefix=prefix)
+        reason = "not reached"
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    with suppress(UnavailableError):
-                        await store.get(b"\0")
+                    try:
+                        await store.revision()
                         return store
+                    except AccessDeniedError:
+                        raise
+                    except UnavailableError as error:
+                        reason = str(error)
                     await asyncio.sleep(_START_PAUSE_S)
         except TimeoutError:
             await store.close()
-            message = f"no etcd answers at {', '.join(endpoints)}"
+            message = f"no etcd answers at {', '.join(endpoints)} ({reason})"
             raise UnavailableError(message) from None
         except BaseException:
             await store.close()
@@ -116,6 +131,11 @@ class EtcdStore:
                 return pairs, revision
             key = pairs[-1].key + b"\0"
 
+    async def revision(self) -> Revision:
+        """See `MetadataStore.revision`. A read like any other: every answer has the revision at which it was true."""
+        response = await self._read("KV/Range", messages.range_request(self._probe_key, b"", limit=1, revision=0), rpc.RangeResponse)
+        return response.header.revision
+
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
         """See `MetadataStore.watch`."""
         assert start_revision >= 1, f"watch from revision {start_revision}"
@@ -134,8 +154,9 @@ class EtcdStore:
                         timeout_s = None
             except CallFailedError as error:
                 failures += 1
+                self._connection.forget_token()  # That it is over isn't said to a watch otherwise than that it isn't permitted.
                 if failures >= self._connection.attempts or self._connection.closed:
-                    raise UnavailableError(str(error)) from error
+                    raise _unavailable(error) from error
 
     # Writing
 
@@ -177,7 +198,8 @@ class EtcdStore:
                 message = f"lease {lease:x} has ended"
                 raise LeaseGoneError(message)
             return
-        raise UnavailableError(str(failure)) from failure
+        assert failure is not None
+        raise _unavailable(failure) from failure
 
     async def lease_revoke(self, lease: LeaseId) -> None:
         """See `MetadataStore.lease_revoke`. May be made twice: the id of a lease is not given again."""
@@ -194,7 +216,7 @@ class EtcdStore:
         try:
             return await self._call(method, request, response_type, repeatable=True)
         except CallFailedError as error:
-            raise CompactedError(str(error)) if error.code is grpc.StatusCode.OUT_OF_RANGE else UnavailableError(str(error)) from error
+            raise CompactedError(str(error)) if error.code is grpc.StatusCode.OUT_OF_RANGE else _unavailable(error) from error
 
     async def _call(self, method: str, request: Any, response_type: type[T], *, repeatable: bool) -> T:
         """Try the endpoints in turn, as long as that is safe.
@@ -248,4 +270,9 @@ class _WatchAnswers:
 
 
 def _lost(error: CallFailedError) -> AmbiguousError | UnavailableError:
-    return AmbiguousError(str(error)) if error.outcome is Outcome.UNKNOWN else UnavailableError(str(error))
+    return AmbiguousError(str(error)) if error.outcome is Outcome.UNKNOWN else _unavailable(error)
+
+
+def _unavailable(error: CallFailedError) -> UnavailableError:
+    denied = error.code in {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
+    return AccessDeniedError(str(error)) if denied else UnavailableError(str(error))

@@ -1,11 +1,15 @@
-"""Where an etcd is, as the command line has it: `etcd://host:port,host:port`."""
+"""Where an etcd is, as the command line has it: `etcd://host:port,host:port/prefix`; and what it takes to be let in."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+import msgspec
+
 SCHEME: Final = "etcd://"
+
+DEFAULT_PREFIX: Final = b"/lowtide/"
 
 MAX_ENDPOINTS: Final = 16
 """More members than an etcd can sensibly have: seven are the most that its operators' guide advises."""
@@ -13,14 +17,48 @@ MAX_ENDPOINTS: Final = 16
 _LAST_PORT: Final = 0xFFFF
 
 _ENDPOINT: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,100}(/[A-Za-z0-9._-]{1,100}){0,7}")
 
 
-def parse_endpoints(address: str) -> tuple[str, ...]:
-    """The endpoints of an address, each `host:port`, in its order. Errors: ValueError with a sentence."""
+class EtcdAccess(msgspec.Struct, frozen=True):
+    """What etcd is shown: PEM texts for TLS, which is used if there is a `ca`; a user and a password. Not to be printed."""
+
+    ca: bytes = b""
+    certificate: bytes = b""
+    key: bytes = b""
+    user: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        """What may be seen of it."""
+        return f"EtcdAccess(tls={bool(self.ca)}, certificate={bool(self.certificate)}, user={self.user!r})"
+
+
+NO_ACCESS: Final = EtcdAccess()
+
+
+class EtcdAddress(msgspec.Struct, frozen=True):
+    """The endpoints of one etcd, each `host:port`, what the keys of one cluster begin with, and how one is let in."""
+
+    endpoints: tuple[str, ...]
+    prefix: bytes = DEFAULT_PREFIX
+    access: EtcdAccess = NO_ACCESS
+
+    @property
+    def text(self) -> str:
+        """What it is called in messages."""
+        place = f"etcd at {', '.join(self.endpoints)}"
+        return place if self.prefix == DEFAULT_PREFIX else f"{place}, {self.prefix.decode()}"
+
+
+def parse_address(address: str) -> EtcdAddress:
+    """Read an address; its endpoints stay in their order. Errors: ValueError with a sentence."""
     if not address.startswith(SCHEME):
-        message = f"{address!r} is not the address of a metadata store: etcd://host:port,host:port is."
+        message = f"{address!r} is not the address of a metadata store: etcd://host:port,host:port/prefix is."
         raise ValueError(message)
-    endpoints = tuple(address.removeprefix(SCHEME).removesuffix("/").split(","))
+    places, _, prefix = address.removeprefix(SCHEME).partition("/")
+    prefix = prefix.removesuffix("/")
+    endpoints = tuple(places.split(","))
     for endpoint in endpoints:
         found = _ENDPOINT.fullmatch(endpoint)
         if found is None or not 0 < int(found["port"]) <= _LAST_PORT:
@@ -32,4 +70,7 @@ def parse_endpoints(address: str) -> tuple[str, ...]:
     if len(endpoints) > MAX_ENDPOINTS:
         message = f"{address!r} has {len(endpoints)} endpoints, more than {MAX_ENDPOINTS}."
         raise ValueError(message)
-    return endpoints
+    if prefix and not _PREFIX.fullmatch(prefix):
+        message = f"{prefix!r} in {address!r} is not a prefix: letters, digits, '.', '_' and '-' are, and slashes between them."
+        raise ValueError(message)
+    return EtcdAddress(endpoints, b"/%s/" % prefix.encode() if prefix else DEFAULT_PREFIX)

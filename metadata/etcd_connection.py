@@ -6,8 +6,11 @@ to the next endpoint. Otherwise a watch on a member that was stopped would stay 
 Guards: a call is repeated only by who knows that it may be (`store` does for reads); a failure says whether the server may have acted on
 the call, and says no only where that is certain.
 
-Does not do: pauses between attempts (the session makes them), TLS, passwords.
-Sources: gRPC's keepalive guide; the errors of etcd's `rpctypes`.
+A user's password gets a token from etcd, which a member forgets when it restarts, or when it wasn't used there for a while; then another
+one is asked for. Client certificates need none of that.
+
+Does not do: pauses between attempts (the session makes them).
+Sources: gRPC's keepalive guide; the errors of etcd's `rpctypes`; etcd's guide to role-based access.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 import grpc
 from grpc import aio
 
+from lowtide.metadata import etcd_rpc_pb2 as rpc
 from lowtide.metadata.errors import InconsistentClusterError
+from lowtide.metadata.etcd_address import NO_ACCESS, EtcdAccess
 from lowtide.metadata.store import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS
 
 if TYPE_CHECKING:
@@ -64,6 +69,13 @@ _LINEARIZABLE: Final = frozenset({"KV/Range", "KV/Txn"})
 
 _SAID_BY_ETCD: Final = "etcdserver: "
 _NO_LEADER: Final = "etcdserver: no leader"
+_TOKEN_IS_OVER: Final = frozenset(
+    {"etcdserver: invalid auth token", "etcdserver: revision of auth store is old", "etcdserver: user name is empty"}
+)
+"""With these etcd says, before anything is done, that the token has to be asked for anew, or that one is needed now."""
+
+_AUTH_FAILED: Final = "etcdserver: authentication failed, invalid user ID or password"
+_AUTH_IS_OFF: Final = "etcdserver: authentication is not enabled"
 _GIVEN_UP: Final = "the connection was given up"
 
 _REFUSALS: Final = frozenset(
@@ -96,11 +108,12 @@ class Outcome(Enum):
 class CallFailedError(Exception):
     """A call had no answer, or was refused. `code` is that of a refusal."""
 
-    def __init__(self, reason: str, outcome: Outcome, code: grpc.StatusCode | None = None) -> None:
-        """`reason` names the endpoint."""
-        super().__init__(reason)
+    def __init__(self, message: str, outcome: Outcome, code: grpc.StatusCode | None = None, reason: str = "") -> None:
+        """`message` names the endpoint; `reason` is what etcd said."""
+        super().__init__(message)
         self.outcome = outcome
         self.code = code
+        self.reason = reason
 
 
 class _Link:
@@ -108,10 +121,14 @@ class _Link:
 
     __slots__ = ("channel", "endpoint", "number")
 
-    def __init__(self, number: int, endpoint: str) -> None:
+    def __init__(self, number: int, endpoint: str, access: EtcdAccess) -> None:
         self.number = number
         self.endpoint = endpoint
-        self.channel = aio.insecure_channel(endpoint, options=_OPTIONS)
+        if access.ca:
+            credentials = grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None)
+            self.channel = aio.secure_channel(endpoint, credentials, options=_OPTIONS)
+        else:
+            self.channel = aio.insecure_channel(endpoint, options=_OPTIONS)
 
 
 class Stream(Generic[T]):
@@ -157,10 +174,14 @@ _BROKEN: Final = (aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError, as
 class EtcdConnection:
     """Calls to an etcd of several endpoints. Used from one event loop."""
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
+    def __init__(self, endpoints: Sequence[str], access: EtcdAccess = NO_ACCESS) -> None:
         """Connects when it is first used."""
         assert endpoints, "an etcd has at least one endpoint"
         self.endpoints = tuple(endpoints)
+        self._access = access
+        self._token = ""
+        self._authenticating = asyncio.Lock()
+        self._needs_token = bool(access.user)
         self._link = self._link_to(0)
         self._cluster_id = 0
         self._revision = 0
@@ -175,14 +196,7 @@ class EtcdConnection:
         """One call, once. Errors: CallFailedError; InconsistentClusterError when this endpoint is of another etcd, or of an earlier one."""
         link = await self._connected()
         seen = self._revision
-        try:
-            response = await link.channel.unary_unary(
-                f"/etcdserverpb.{method}",
-                request_serializer=type(request).SerializeToString,
-                response_deserializer=response_type.FromString,  # type: ignore[attr-defined]
-            )(request, timeout=REQUEST_TIMEOUT_S, metadata=_METADATA)
-        except _BROKEN as error:
-            await self.on_broken(link, error)
+        response = await self._call(link, method, request, response_type)
         self.check_cluster(link.endpoint, response.header.cluster_id)
         if method in _LINEARIZABLE:
             if response.header.revision < seen:
@@ -190,6 +204,16 @@ class EtcdConnection:
                 raise InconsistentClusterError(message)
             self._revision = max(self._revision, response.header.revision)
         return response  # type: ignore[no-any-return]
+
+    async def _call(self, link: _Link, method: str, request: Any, response_type: type[T]) -> Any:
+        try:
+            return await link.channel.unary_unary(
+                f"/etcdserverpb.{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response_type.FromString,  # type: ignore[attr-defined]
+            )(request, timeout=REQUEST_TIMEOUT_S, metadata=self._metadata())
+        except _BROKEN as error:
+            await self.on_broken(link, error)
 
     @asynccontextmanager
     async def stream(self, method: str, request_type: type[Any], response_type: type[T]) -> AsyncGenerator[Stream[T], None]:
@@ -200,7 +224,7 @@ class EtcdConnection:
                 f"/etcdserverpb.{method}",
                 request_serializer=request_type.SerializeToString,
                 response_deserializer=response_type.FromString,  # type: ignore[attr-defined]
-            )(metadata=_METADATA)
+            )(metadata=self._metadata())
         except _BROKEN as error:
             await self.on_broken(link, error)
         try:
@@ -220,7 +244,38 @@ class EtcdConnection:
         self.closed = True
         await self._link.channel.close()
 
+    def forget_token(self) -> None:
+        """Have another one asked for before the next call: etcd may have forgotten it."""
+        self._token, self._needs_token = "", bool(self._access.user)
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (*_METADATA, ("token", self._token)) if self._token else _METADATA
+
     async def _connected(self) -> _Link:
+        """The connection, once it stands and etcd knows who we are."""
+        link = await self._reached()
+        if self._needs_token:
+            async with self._authenticating:
+                if self._needs_token:
+                    await self._authenticate(link)
+        return link
+
+    async def _authenticate(self, link: _Link) -> None:
+        """Get a token. Errors: CallFailedError, of which the call that needs it knows that it wasn't sent."""
+        self._token = ""
+        request = rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
+        try:
+            response = await self._call(link, "Auth/Authenticate", request, rpc.AuthenticateResponse)
+        except CallFailedError as error:
+            if error.reason == _AUTH_IS_OFF:  # It may be switched on any time; then the first call that it refuses asks again.
+                self._needs_token = False
+                return
+            if error.outcome is Outcome.UNKNOWN:
+                raise CallFailedError(str(error), Outcome.NOT_SENT) from error
+            raise
+        self._token, self._needs_token = response.token, False
+
+    async def _reached(self) -> _Link:
         """The connection, once it stands. Until then nothing was sent, which a deadline in the midst of a call can't say."""
         link = self._link
         reason = "not reached"
@@ -244,6 +299,9 @@ class EtcdConnection:
             if task is not None and task.cancelling():
                 raise error
         failure = _failure(link.endpoint, error)
+        if failure.reason in _TOKEN_IS_OVER and self._access.user:
+            self.forget_token()
+            failure = CallFailedError(str(failure), Outcome.NOT_SENT, failure.code)
         if failure.outcome is not Outcome.REFUSED:
             await self._leave(link)
         raise failure from error
@@ -255,7 +313,7 @@ class EtcdConnection:
             await link.channel.close()
 
     def _link_to(self, number: int) -> _Link:
-        return _Link(number, self.endpoints[number])
+        return _Link(number, self.endpoints[number], self._access)
 
 
 def _failure(endpoint: str, error: BaseException) -> CallFailedError:
@@ -264,6 +322,8 @@ def _failure(endpoint: str, error: BaseException) -> CallFailedError:
         reason = {TimeoutError: "no answer in time", asyncio.CancelledError: _GIVEN_UP}.get(type(error), str(error))
         return CallFailedError(f"{place}: {reason}", Outcome.UNKNOWN)
     code, details = error.code(), error.details() or error.code().name
+    if details == _AUTH_FAILED or details in _TOKEN_IS_OVER:
+        return CallFailedError(f"{place}: {details}", Outcome.REFUSED, grpc.StatusCode.UNAUTHENTICATED, details)
     if details.startswith(_SAID_BY_ETCD) and code in _REFUSALS:
-        return CallFailedError(f"{place}: {details}", Outcome.REFUSED, code)
+        return CallFailedError(f"{place}: {details}", Outcome.REFUSED, code, details)
     return CallFailedError(f"{place}: {details}", Outcome.NOT_SENT if details == _NO_LEADER else Outcome.UNKNOWN, code)

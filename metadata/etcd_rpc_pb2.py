@@ -3,7 +3,6 @@
 # source: lowtide/metadata/etcd_rpc.proto
 # Protobuf Python Version: 4.25.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import symbol_database as _symbol_database
@@ -13,65 +12,69 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1flowtide/metadata/etcd_rpc.proto\x12\x0clowtide.etcd"6\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x03"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03"O\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x10\n\x08revision\x18\x04 \x01(\x03"p\n\rRangeResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12#\n\x03kvs\x18\x02 \x03(\x0b\x32\x16.lowtide.etcd.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03";\n\x0bPutResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c"C\n\x13\x44\x65leteRangeResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader"\xbe\x01\n\tRequestOp\x12\x33\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1a.lowtide.etcd.RangeRequestH\x00\x12/\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x18.lowtide.etcd.PutRequestH\x00\x12@\n\x14request_delete_range\x18\x03 \x01(\x0b\x32 .lowtide.etcd.DeleteRangeRequestH\x00\x42\t\n\x07request"\xc6\x01\n\nResponseOp\x12\x35\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1b.lowtide.etcd.RangeResponseH\x00\x12\x31\n\x0cresponse_put\x18\x02 \x01(\x0b\x32\x19.lowtide.etcd.PutResponseH\x00\x12\x42\n\x15response_delete_range\x18\x03 \x01(\x0b\x32!.lowtide.etcd.DeleteRangeResponseH\x00\x42\n\n\x08response"\xdf\x02\n\x07\x43ompare\x12\x33\n\x06result\x18\x01 \x01(\x0e\x32#.lowtide.etcd.Compare.CompareResult\x12\x33\n\x06target\x18\x02 \x01(\x0e\x32#.lowtide.etcd.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x12\x0f\n\x05lease\x18\x08 \x01(\x03H\x00"@\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\x12\x0b\n\x07GREATER\x10\x01\x12\x08\n\x04LESS\x10\x02\x12\r\n\tNOT_EQUAL\x10\x03"G\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x12\t\n\x05VALUE\x10\x03\x12\t\n\x05LEASE\x10\x04\x42\x0e\n\x0ctarget_union"\x88\x01\n\nTxnRequest\x12&\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x15.lowtide.etcd.Compare\x12(\n\x07success\x18\x02 \x03(\x0b\x32\x17.lowtide.etcd.RequestOp\x12(\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x17.lowtide.etcd.RequestOp"{\n\x0bTxnResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12+\n\tresponses\x18\x03 \x03(\x0b\x32\x18.lowtide.etcd.ResponseOp" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03"N\n\x12LeaseGrantResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03"C\n\x13LeaseRevokeResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03"_\n\x16LeaseKeepAliveResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03"z\n\x05\x45vent\x12+\n\x04type\x18\x01 \x01(\x0e\x32\x1d.lowtide.etcd.Event.EventType\x12"\n\x02kv\x18\x02 \x01(\x0b\x32\x16.lowtide.etcd.KeyValue" \n\tEventType\x12\x07\n\x03PUT\x10\x00\x12\n\n\x06\x44\x45LETE\x10\x01"^\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\x12\x10\n\x08\x66ragment\x18\x08 \x01(\x08"[\n\x0cWatchRequest\x12:\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32 .lowtide.etcd.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union"\xc8\x01\n\rWatchResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\x10\n\x08\x66ragment\x18\x07 \x01(\x08\x12#\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x13.lowtide.etcd.Eventb\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1flowtide/metadata/etcd_rpc.proto\x12\x0clowtide.etcd\"6\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x03\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"O\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x10\n\x08revision\x18\x04 \x01(\x03\"p\n\rRangeResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12#\n\x03kvs\x18\x02 \x03(\x0b\x32\x16.lowtide.etcd.KeyValue\x12\x0c\n\x04more\x18\x03 \x01(\x08\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\";\n\x0bPutResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"C\n\x13\x44\x65leteRangeResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\"\xbe\x01\n\tRequestOp\x12\x33\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1a.lowtide.etcd.RangeRequestH\x00\x12/\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x18.lowtide.etcd.PutRequestH\x00\x12@\n\x14request_delete_range\x18\x03 \x01(\x0b\x32 .lowtide.etcd.DeleteRangeRequestH\x00\x42\t\n\x07request\"\xc6\x01\n\nResponseOp\x12\x35\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1b.lowtide.etcd.RangeResponseH\x00\x12\x31\n\x0cresponse_put\x18\x02 \x01(\x0b\x32\x19.lowtide.etcd.PutResponseH\x00\x12\x42\n\x15response_delete_range\x18\x03 \x01(\x0b\x32!.lowtide.etcd.DeleteRangeResponseH\x00\x42\n\n\x08response\"\xdf\x02\n\x07\x43ompare\x12\x33\n\x06result\x18\x01 \x01(\x0e\x32#.lowtide.etcd.Compare.CompareResult\x12\x33\n\x06target\x18\x02 \x01(\x0e\x32#.lowtide.etcd.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x12\x0f\n\x05lease\x18\x08 \x01(\x03H\x00\"@\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\x12\x0b\n\x07GREATER\x10\x01\x12\x08\n\x04LESS\x10\x02\x12\r\n\tNOT_EQUAL\x10\x03\"G\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x12\t\n\x05VALUE\x10\x03\x12\t\n\x05LEASE\x10\x04\x42\x0e\n\x0ctarget_union\"\x88\x01\n\nTxnRequest\x12&\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x15.lowtide.etcd.Compare\x12(\n\x07success\x18\x02 \x03(\x0b\x32\x17.lowtide.etcd.RequestOp\x12(\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x17.lowtide.etcd.RequestOp\"{\n\x0bTxnResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12+\n\tresponses\x18\x03 \x03(\x0b\x32\x18.lowtide.etcd.ResponseOp\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"N\n\x12LeaseGrantResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"C\n\x13LeaseRevokeResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"_\n\x16LeaseKeepAliveResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"z\n\x05\x45vent\x12+\n\x04type\x18\x01 \x01(\x0e\x32\x1d.lowtide.etcd.Event.EventType\x12\"\n\x02kv\x18\x02 \x01(\x0b\x32\x16.lowtide.etcd.KeyValue\" \n\tEventType\x12\x07\n\x03PUT\x10\x00\x12\n\n\x06\x44\x45LETE\x10\x01\"^\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\x12\x10\n\x08\x66ragment\x18\x08 \x01(\x08\"[\n\x0cWatchRequest\x12:\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32 .lowtide.etcd.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"\xc8\x01\n\rWatchResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\x10\n\x08\x66ragment\x18\x07 \x01(\x08\x12#\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x13.lowtide.etcd.Event\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"S\n\x14\x41uthenticateResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.lowtide.etcd.ResponseHeader\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "lowtide.metadata.etcd_rpc_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lowtide.metadata.etcd_rpc_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
-    DESCRIPTOR._options = None
-    _globals["_RESPONSEHEADER"]._serialized_start = 49
-    _globals["_RESPONSEHEADER"]._serialized_end = 103
-    _globals["_KEYVALUE"]._serialized_start = 105
-    _globals["_KEYVALUE"]._serialized_end = 205
-    _globals["_RANGEREQUEST"]._serialized_start = 207
-    _globals["_RANGEREQUEST"]._serialized_end = 286
-    _globals["_RANGERESPONSE"]._serialized_start = 288
-    _globals["_RANGERESPONSE"]._serialized_end = 400
-    _globals["_PUTREQUEST"]._serialized_start = 402
-    _globals["_PUTREQUEST"]._serialized_end = 457
-    _globals["_PUTRESPONSE"]._serialized_start = 459
-    _globals["_PUTRESPONSE"]._serialized_end = 518
-    _globals["_DELETERANGEREQUEST"]._serialized_start = 520
-    _globals["_DELETERANGEREQUEST"]._serialized_end = 553
-    _globals["_DELETERANGERESPONSE"]._serialized_start = 555
-    _globals["_DELETERANGERESPONSE"]._serialized_end = 622
-    _globals["_REQUESTOP"]._serialized_start = 625
-    _globals["_REQUESTOP"]._serialized_end = 815
-    _globals["_RESPONSEOP"]._serialized_start = 818
-    _globals["_RESPONSEOP"]._serialized_end = 1016
-    _globals["_COMPARE"]._serialized_start = 1019
-    _globals["_COMPARE"]._serialized_end = 1370
-    _globals["_COMPARE_COMPARERESULT"]._serialized_start = 1217
-    _globals["_COMPARE_COMPARERESULT"]._serialized_end = 1281
-    _globals["_COMPARE_COMPARETARGET"]._serialized_start = 1283
-    _globals["_COMPARE_COMPARETARGET"]._serialized_end = 1354
-    _globals["_TXNREQUEST"]._serialized_start = 1373
-    _globals["_TXNREQUEST"]._serialized_end = 1509
-    _globals["_TXNRESPONSE"]._serialized_start = 1511
-    _globals["_TXNRESPONSE"]._serialized_end = 1634
-    _globals["_LEASEGRANTREQUEST"]._serialized_start = 1636
-    _globals["_LEASEGRANTREQUEST"]._serialized_end = 1668
-    _globals["_LEASEGRANTRESPONSE"]._serialized_start = 1670
-    _globals["_LEASEGRANTRESPONSE"]._serialized_end = 1748
-    _globals["_LEASEREVOKEREQUEST"]._serialized_start = 1750
-    _globals["_LEASEREVOKEREQUEST"]._serialized_end = 1782
-    _globals["_LEASEREVOKERESPONSE"]._serialized_start = 1784
-    _globals["_LEASEREVOKERESPONSE"]._serialized_end = 1851
-    _globals["_LEASEKEEPALIVEREQUEST"]._serialized_start = 1853
-    _globals["_LEASEKEEPALIVEREQUEST"]._serialized_end = 1888
-    _globals["_LEASEKEEPALIVERESPONSE"]._serialized_start = 1890
-    _globals["_LEASEKEEPALIVERESPONSE"]._serialized_end = 1985
-    _globals["_EVENT"]._serialized_start = 1987
-    _globals["_EVENT"]._serialized_end = 2109
-    _globals["_EVENT_EVENTTYPE"]._serialized_start = 2077
-    _globals["_EVENT_EVENTTYPE"]._serialized_end = 2109
-    _globals["_WATCHCREATEREQUEST"]._serialized_start = 2111
-    _globals["_WATCHCREATEREQUEST"]._serialized_end = 2205
-    _globals["_WATCHREQUEST"]._serialized_start = 2207
-    _globals["_WATCHREQUEST"]._serialized_end = 2298
-    _globals["_WATCHRESPONSE"]._serialized_start = 2301
-    _globals["_WATCHRESPONSE"]._serialized_end = 2501
+  DESCRIPTOR._options = None
+  _globals['_RESPONSEHEADER']._serialized_start=49
+  _globals['_RESPONSEHEADER']._serialized_end=103
+  _globals['_KEYVALUE']._serialized_start=105
+  _globals['_KEYVALUE']._serialized_end=205
+  _globals['_RANGEREQUEST']._serialized_start=207
+  _globals['_RANGEREQUEST']._serialized_end=286
+  _globals['_RANGERESPONSE']._serialized_start=288
+  _globals['_RANGERESPONSE']._serialized_end=400
+  _globals['_PUTREQUEST']._serialized_start=402
+  _globals['_PUTREQUEST']._serialized_end=457
+  _globals['_PUTRESPONSE']._serialized_start=459
+  _globals['_PUTRESPONSE']._serialized_end=518
+  _globals['_DELETERANGEREQUEST']._serialized_start=520
+  _globals['_DELETERANGEREQUEST']._serialized_end=553
+  _globals['_DELETERANGERESPONSE']._serialized_start=555
+  _globals['_DELETERANGERESPONSE']._serialized_end=622
+  _globals['_REQUESTOP']._serialized_start=625
+  _globals['_REQUESTOP']._serialized_end=815
+  _globals['_RESPONSEOP']._serialized_start=818
+  _globals['_RESPONSEOP']._serialized_end=1016
+  _globals['_COMPARE']._serialized_start=1019
+  _globals['_COMPARE']._serialized_end=1370
+  _globals['_COMPARE_COMPARERESULT']._serialized_start=1217
+  _globals['_COMPARE_COMPARERESULT']._serialized_end=1281
+  _globals['_COMPARE_COMPARETARGET']._serialized_start=1283
+  _globals['_COMPARE_COMPARETARGET']._serialized_end=1354
+  _globals['_TXNREQUEST']._serialized_start=1373
+  _globals['_TXNREQUEST']._serialized_end=1509
+  _globals['_TXNRESPONSE']._serialized_start=1511
+  _globals['_TXNRESPONSE']._serialized_end=1634
+  _globals['_LEASEGRANTREQUEST']._serialized_start=1636
+  _globals['_LEASEGRANTREQUEST']._serialized_end=1668
+  _globals['_LEASEGRANTRESPONSE']._serialized_start=1670
+  _globals['_LEASEGRANTRESPONSE']._serialized_end=1748
+  _globals['_LEASEREVOKEREQUEST']._serialized_start=1750
+  _globals['_LEASEREVOKEREQUEST']._serialized_end=1782
+  _globals['_LEASEREVOKERESPONSE']._serialized_start=1784
+  _globals['_LEASEREVOKERESPONSE']._serialized_end=1851
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_start=1853
+  _globals['_LEASEKEEPALIVEREQUEST']._serialized_end=1888
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_start=1890
+  _globals['_LEASEKEEPALIVERESPONSE']._serialized_end=1985
+  _globals['_EVENT']._serialized_start=1987
+  _globals['_EVENT']._serialized_end=2109
+  _globals['_EVENT_EVENTTYPE']._serialized_start=2077
+  _globals['_EVENT_EVENTTYPE']._serialized_end=2109
+  _globals['_WATCHCREATEREQUEST']._serialized_start=2111
+  _globals['_WATCHCREATEREQUEST']._serialized_end=2205
+  _globals['_WATCHREQUEST']._serialized_start=2207
+  _globals['_WATCHREQUEST']._serialized_end=2298
+  _globals['_WATCHRESPONSE']._serialized_start=2301
+  _globals['_WATCHRESPONSE']._serialized_end=2501
+  _globals['_AUTHENTICATEREQUEST']._serialized_start=2503
+  _globals['_AUTHENTICATEREQUEST']._serialized_end=2556
+  _globals['_AUTHENTICATERESPONSE']._serialized_start=2558
+  _globals['_AUTHENTICATERESPONSE']._serialized_end=2641
 # @@protoc_insertion_point(module_scope)

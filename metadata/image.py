@@ -9,16 +9,16 @@ Does not do: reading the store (`session`), deciding what should be (`replicatio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_image import BrokerImage, BrokersChange, BrokersImage, Replicas, StaleMark
 from lowtide.metadata.records import (
     NO_LEADER,
-    BrokerRecord,
     ControllerRecord,
-    Listener,
+    FeaturesRecord,
     MetadataCorruptError,
     PartitionRecord,
     TopicRecord,
@@ -33,16 +33,6 @@ if TYPE_CHECKING:
 
     _Change = tuple[bytes, KeyValue | Event]
     _SortedChanges = tuple[list[_Change], list[_Change], dict[TopicId, dict[int, "PartitionImage | None"]]]
-
-
-class BrokerImage(msgspec.Struct, frozen=True, gc=False):
-    """A live broker. `epoch` is the revision of its registration."""
-
-    broker_id: BrokerId
-    epoch: BrokerEpoch
-    listeners: tuple[Listener, ...]
-    rack: str | None = None
-    incarnation: str = ""
 
 
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
@@ -88,8 +78,9 @@ NOTHING_SET = ConfigImage()
 class ImageDelta(msgspec.Struct, frozen=True):
     """What is different in a newer image. A topic deleted and made anew under its name is in `topics_deleted` and `topics_created`.
 
-    `topics_changed` are topics that were and are, with another partition or configuration. `broker_configs_changed` are names as in
-    `MetadataImage.broker_configs`.
+    `topics_changed` are topics that were and are, with another partition or configuration. `brokers_changed` are those that came, went or
+    registered anew, and those with another wish to stop, other offline replicas or other marks, or that were unregistered.
+    `broker_configs_changed` are names as in `MetadataImage.broker_configs`.
     """
 
     topics_created: tuple[TopicImage, ...] = ()
@@ -98,6 +89,7 @@ class ImageDelta(msgspec.Struct, frozen=True):
     brokers_changed: tuple[BrokerId, ...] = ()
     controller_changed: bool = False
     broker_configs_changed: tuple[str, ...] = ()
+    features_changed: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -106,6 +98,7 @@ class ImageDelta(msgspec.Struct, frozen=True):
 
 
 NO_CONFIGS: Mapping[str, str] = {}
+NO_FEATURES: Final = FeaturesRecord()
 
 
 class MetadataImage(msgspec.Struct, frozen=True):
@@ -113,7 +106,9 @@ class MetadataImage(msgspec.Struct, frozen=True):
 
     `controller_id` is -1 without a controller; `controller_revision` is its fence. `loose_partitions` are those whose topic doesn't
     exist (yet, or any more), by topic id. `broker_configs` has what was set on brokers while they run, by a broker's id in decimal, and
-    under the empty name what was set on all of them. The mappings must not be changed.
+    under the empty name what was set on all of them. `shutdowns`, `offline_replicas` and `stale_marks` tell more of brokers, by their ids
+    (`broker_image`); ask the methods instead. `known_brokers` are all that ever registered and weren't unregistered, as they registered
+    last. The mappings must not be changed.
     """
 
     revision: Revision = 0
@@ -125,6 +120,12 @@ class MetadataImage(msgspec.Struct, frozen=True):
     topic_names: Mapping[TopicId, str] = {}
     loose_partitions: Mapping[TopicId, Mapping[int, PartitionImage]] = {}
     broker_configs: Mapping[str, ConfigImage] = {}
+    shutdowns: Mapping[BrokerId, BrokerEpoch] = {}
+    offline_replicas: Mapping[BrokerId, Replicas] = {}
+    stale_marks: Mapping[BrokerId, tuple[StaleMark, ...]] = {}
+    features: FeaturesRecord = NO_FEATURES
+    features_revision: Revision = 0
+    known_brokers: Mapping[BrokerId, BrokerImage] = {}
 
     @classmethod
     def load(cls, pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes) -> MetadataImage:
@@ -139,12 +140,57 @@ class MetadataImage(msgspec.Struct, frozen=True):
         change = _ImageChange(self)
         change.apply([(event.key.removeprefix(prefix), event) for event in batch.events])
         image = change.finish(batch.revision)
-        return image, difference(self, image, names=change.touched_names, broker_ids=change.touched_brokers)
+        return image, difference(self, image, names=change.touched_names, broker_ids=change.brokers.touched)
+
+    def earlier_partitions(self, topic: TopicImage) -> tuple[PartitionImage, ...]:
+        """The partitions of a topic of another image, as they are here; none where the topic is the same, or its configuration isn't."""
+        known = self.topics.get(topic.name)
+        if known is None or known is topic or known.topic_id != topic.topic_id or known.configs is not topic.configs:
+            return ()
+        return known.partitions
 
     def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
         """The topic with this id, or None."""
         name = self.topic_names.get(topic_id)
         return None if name is None else self.topics[name]
+
+    def broker_epoch(self, broker_id: BrokerId) -> BrokerEpoch | None:
+        """The registration of a broker, or None for one that isn't registered, which is to be fenced."""
+        broker = self.brokers.get(broker_id)
+        return None if broker is None else broker.epoch
+
+    def is_known(self, broker_id: BrokerId) -> bool:
+        """Whether there is such a broker, alive or not."""
+        return broker_id in self.brokers or broker_id in self.known_brokers
+
+    @property
+    def fenced_brokers(self) -> dict[BrokerId, BrokerImage]:
+        """The known brokers that aren't alive, by ascending id."""
+        return {broker_id: broker for broker_id, broker in sorted(self.known_brokers.items()) if broker_id not in self.brokers}
+
+    def replica_is_online(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> bool:
+        """Whether a replica's broker is registered, and its log directory works."""
+        if broker_id not in self.brokers:
+            return False
+        offline = self.offline_replicas.get(broker_id)
+        return offline is None or number not in offline.get(topic_id, ())
+
+    def may_be_in_sync(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> bool:
+        """Whether a replica is online and its broker isn't about to stop: only such a one is to join an ISR, or to be elected."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.in_controlled_shutdown and self.replica_is_online(broker_id, topic_id, number)
+
+    def is_stale(self, broker_id: BrokerId, topic_id: TopicId, number: int, member_epoch: BrokerEpoch) -> bool:
+        """Whether a replica, in the ISR since the registration `member_epoch`, has lost since then what it had (rule R8)."""
+        marks = self.stale_marks.get(broker_id)
+        if marks is None:
+            return False
+        return any(member_epoch < mark.revision and number in mark.replicas.get(topic_id, ()) for mark in marks)
+
+    @property
+    def log_start_reporting(self) -> bool:
+        """Whether all brokers tell their log starts when they fetch; it stays so once it is."""
+        return self.features.log_start_reporting >= 1
 
 
 def difference(
@@ -156,7 +202,11 @@ def difference(
 ) -> ImageDelta:
     """What is different in `new`, of these topics and brokers, or of all."""
     names = dict.fromkeys([*old.topics, *new.topics]) if names is None else names
-    broker_ids = dict.fromkeys([*old.brokers, *new.brokers]) if broker_ids is None else broker_ids
+    if broker_ids is None:
+        told = (
+            each for image in (old, new) for each in (*image.brokers, *image.offline_replicas, *image.stale_marks, *image.known_brokers)
+        )
+        broker_ids = dict.fromkeys(told)
     created, deleted, changed = [], [], []
     for name in names:
         before, after = old.topics.get(name), new.topics.get(name)
@@ -172,9 +222,19 @@ def difference(
         tuple(created),
         tuple(deleted),
         tuple(changed),
-        tuple(broker_id for broker_id in broker_ids if old.brokers.get(broker_id) != new.brokers.get(broker_id)),
+        tuple(broker_id for broker_id in broker_ids if _broker_differs(old, new, broker_id)),
         (old.controller_id, old.controller_revision) != (new.controller_id, new.controller_revision),
         _changed_configs(old.broker_configs, new.broker_configs),
+        old.features != new.features,
+    )
+
+
+def _broker_differs(old: MetadataImage, new: MetadataImage, broker_id: BrokerId) -> bool:
+    return (
+        old.brokers.get(broker_id) != new.brokers.get(broker_id)
+        or old.offline_replicas.get(broker_id) != new.offline_replicas.get(broker_id)
+        or old.stale_marks.get(broker_id) != new.stale_marks.get(broker_id)
+        or old.known_brokers.get(broker_id) != new.known_brokers.get(broker_id)
     )
 
 
@@ -191,13 +251,14 @@ class _ImageChange:
         self._old = image
         self._cluster_id = image.cluster_id
         self._controller = (image.controller_id, image.controller_revision)
-        self._brokers: dict[BrokerId, BrokerImage] | None = None
+        self._features = (image.features, image.features_revision)
         self._topics: dict[str, TopicImage] | None = None
         self._topic_names: dict[TopicId, str] | None = None
         self._loose: dict[TopicId, Mapping[int, PartitionImage]] | None = None
         self._broker_configs: dict[str, ConfigImage] | None = None
         self.touched_names: dict[str, None] = {}
-        self.touched_brokers: dict[BrokerId, None] = {}
+        seen = BrokersImage(image.brokers, image.shutdowns, image.offline_replicas, image.stale_marks, image.known_brokers)
+        self.brokers = BrokersChange(seen)
 
     def apply(self, changes: Sequence[tuple[bytes, KeyValue | Event]]) -> None:
         """Take over the changes of one revision, in an order in which a topic finds its partitions whatever theirs was."""
@@ -233,27 +294,35 @@ class _ImageChange:
     def finish(self, revision: Revision) -> MetadataImage:
         """The new image."""
         old = self._old
+        brokers = self.brokers.finish()
         return MetadataImage(
             revision,
             self._cluster_id,
             *self._controller,
-            old.brokers if self._brokers is None else self._brokers,
+            brokers.alive,
             old.topics if self._topics is None else self._topics,
             old.topic_names if self._topic_names is None else self._topic_names,
             old.loose_partitions if self._loose is None else self._loose,
             old.broker_configs if self._broker_configs is None else self._broker_configs,
+            brokers.shutdowns,
+            brokers.offline_replicas,
+            brokers.stale_marks,
+            *self._features,
+            brokers.known,
         )
 
     def _apply_other(self, key: bytes, change: KeyValue | Event) -> None:
         value = change.value
-        if key.startswith(keys.BROKERS):
-            self._apply_broker(key, change)
-        elif key == keys.CONTROLLER:
+        if self.brokers.apply(key, change):
+            return
+        if key == keys.CONTROLLER:
             self._controller = (NO_LEADER, 0) if value is None else (decode(key, value, ControllerRecord).broker_id, change.create_revision)
         elif key == keys.CLUSTER_ID and value is not None:
             self._cluster_id = value.decode()
         elif key.startswith(keys.BROKER_CONFIGS):
             self._apply_broker_config(key, change)
+        elif key == keys.FEATURES:
+            self._features = (NO_FEATURES, 0) if value is None else (decode(key, value, FeaturesRecord), change.modify_revision)
 
     def _apply_broker_config(self, key: bytes, change: KeyValue | Event) -> None:
         if self._broker_configs is None:
@@ -263,17 +332,6 @@ class _ImageChange:
             self._broker_configs.pop(name, None)
         else:
             self._broker_configs[name] = ConfigImage(decode(key, change.value, dict[str, str]), change.modify_revision)
-
-    def _apply_broker(self, key: bytes, change: KeyValue | Event) -> None:
-        broker_id = int(key.removeprefix(keys.BROKERS))
-        self.touched_brokers[broker_id] = None
-        if self._brokers is None:
-            self._brokers = dict(self._old.brokers)
-        if change.value is None:
-            self._brokers.pop(broker_id, None)
-        else:
-            record = decode(key, change.value, BrokerRecord)
-            self._brokers[broker_id] = BrokerImage(broker_id, change.create_revision, record.listeners, record.rack, record.incarnation)
 
     def _apply_partitions(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
         """Change the partitions of a topic. Those beyond its count stay loose until its record counts them."""

@@ -4,7 +4,12 @@
 |---|---|---|
 | `cluster_id` | text | for ever, made once |
 | `brokers/<id>` | `BrokerRecord` | with the broker's lease; its create revision is the broker epoch |
-| `sole_broker` | broker id | with that broker's lease; keeps other brokers out while there is no replication between brokers |
+| `known_brokers/<id>` | `BrokerRecord` of its last registration | from the first registration on, until somebody unregisters it |
+| `shutdown/<id>` | its broker epoch | with that broker's lease; it wants to stop, its leaderships move first |
+| `offline/<id>` | map of topic id to numbers | with that broker's lease; its replicas in log directories that failed |
+| `registrations/<id>` | `RegistrationRecord` | for ever, a larger number with each start |
+| `stale/<id>/<number, twenty digits>` | map of topic id to numbers | until no ISR is so old; replicas that lost something |
+| `features` | `FeaturesRecord` | for ever |
 | `controller` | `ControllerRecord` | with that broker's lease; its create revision is the fence of controller writes |
 | `controller_epoch` | number | for ever, one more per election |
 | `topics/<name>` | `TopicRecord` | until the topic is deleted |
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import BrokerId, TopicId
 
 BROKERS: Final = b"brokers/"
+KNOWN_BROKERS: Final = b"known_brokers/"
 TOPICS: Final = b"topics/"
 TOPIC_IDS: Final = b"topic_ids/"
 PARTITIONS: Final = b"parts/"
@@ -38,9 +44,14 @@ TOPIC_CONFIGS: Final = b"config/topic/"
 BROKER_CONFIGS: Final = b"config/broker"
 """What both keys of a broker's configuration begin with."""
 
+SHUTDOWNS: Final = b"shutdown/"
+OFFLINE: Final = b"offline/"
+REGISTRATIONS: Final = b"registrations/"
+STALE: Final = b"stale/"
+
 CLUSTER_ID: Final = b"cluster_id"
+FEATURES: Final = b"features"
 CONTROLLER: Final = b"controller"
-SOLE_BROKER: Final = b"sole_broker"
 CONTROLLER_EPOCH: Final = b"controller_epoch"
 NEXT_PRODUCER_ID: Final = b"producer_ids/next"
 ADOPTION: Final = b"adoption"
@@ -49,6 +60,37 @@ ADOPTION: Final = b"adoption"
 def broker(broker_id: BrokerId) -> bytes:
     """The registration of a broker."""
     return BROKERS + b"%d" % broker_id
+
+
+def known_broker(broker_id: BrokerId) -> bytes:
+    """What a broker told of itself when it registered last."""
+    return KNOWN_BROKERS + b"%d" % broker_id
+
+
+def shutdown(broker_id: BrokerId) -> bytes:
+    """The wish of a broker to stop."""
+    return SHUTDOWNS + b"%d" % broker_id
+
+
+def offline(broker_id: BrokerId) -> bytes:
+    """A broker's replicas in failed log directories."""
+    return OFFLINE + b"%d" % broker_id
+
+
+def registration(broker_id: BrokerId) -> bytes:
+    """How often a broker has registered."""
+    return REGISTRATIONS + b"%d" % broker_id
+
+
+def stale(broker_id: BrokerId, number: int) -> bytes:
+    """The mark that the registration with this number left on replicas of a broker."""
+    return STALE + b"%d/%020d" % (broker_id, number)
+
+
+def parse_stale(key: bytes) -> tuple[BrokerId, int]:
+    """The inverse of `stale`. Errors: ValueError."""
+    broker_id, _, number = key.removeprefix(STALE).partition(b"/")
+    return int(broker_id), int(number)
 
 
 def topic(name: str) -> bytes:

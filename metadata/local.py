@@ -119,6 +119,11 @@ class LocalStore:
         self._check_usable()
         return self._engine.range(prefix), self._engine.revision
 
+    async def revision(self) -> Revision:
+        """See `MetadataStore.revision`."""
+        self._check_usable()
+        return self._engine.revision
+
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
         """See `MetadataStore.watch`. The history is the queue: a slow watcher costs no memory of its own."""
         assert start_revision >= 1, f"watch from revision {start_revision}"
@@ -181,10 +186,19 @@ class LocalStore:
         self._stop()
         self._queue.clear()
 
-    def _stop(self) -> None:
+    @property
+    def engine(self) -> Engine:
+        """What is in force, for tests."""
+        return self._engine
+
+    def cancel_lease_timer(self) -> None:
+        """Let no lease end."""
         if self._lease_timer is not None:
             self._lease_timer.cancel()
             self._lease_timer = None
+
+    def _stop(self) -> None:
+        self.cancel_lease_timer()
         self._wake_watchers()
 
     def _check_usable(self) -> None:

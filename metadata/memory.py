@@ -128,6 +128,15 @@ class MemoryStore(LocalStore):
         self._memory_journal = _MemoryJournal(disk, loop, random, write_ms)
         super().__init__(engine=engine, journal=self._memory_journal, clock=clock, loop=loop)
 
+    def suspend_leases(self) -> None:
+        """The store is away: nobody can renew, and no lease ends."""
+        self.cancel_lease_timer()
+
+    def restart_leases(self) -> None:
+        """It is back: every lease's whole time begins anew, as etcd does."""
+        self.engine.restart_leases(self._clock.monotonic_ms())
+        self._arm_lease_timer()
+
     def crash(self) -> None:
         """Die as a killed process does: what wasn't written is lost, what was written and not answered stays."""
         self._memory_journal.stop()
@@ -165,6 +174,11 @@ class MemoryClient:
         """See `MetadataStore.range`."""
         await self._cross()
         return await self._store.range(prefix)
+
+    async def revision(self) -> Revision:
+        """See `MetadataStore.revision`."""
+        await self._cross()
+        return await self._store.revision()
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()

@@ -6,13 +6,16 @@ missing one takes its default. Topic ids are in Kafka's text form.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
 from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch  # Read at run time, by msgspec.
 
 T = TypeVar("T")
+
+LOG_START_REPORTING_LEVEL: Final = 1
+"""The metadata level from which on a broker reports its log starts when it fetches as a follower. Source: KIP-107."""
 
 NO_LEADER: BrokerId = -1
 """The leader of a partition that nobody can lead now."""
@@ -32,11 +35,37 @@ class Listener(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
-    """A broker's registration. `incarnation` is new with every start of the process."""
+    """A broker's registration. `incarnation` is new with every start of the process.
+
+    `inter_broker_listener` names the listener where other brokers reach it, the first one if it is empty. `metadata_level` says what it
+    can do (`LOG_START_REPORTING_LEVEL`).
+    """
 
     incarnation: str
     listeners: tuple[Listener, ...]
     rack: str | None = None
+    inter_broker_listener: str = ""
+    metadata_level: int = LOG_START_REPORTING_LEVEL
+
+
+class RegistrationRecord(msgspec.Struct, frozen=True, gc=False):
+    """How often a broker has registered (rule R8): the last number that a start drew, and the last that was registered.
+
+    A number is drawn before it is written anywhere else, and never again.
+    """
+
+    drawn: int = 0
+    registered: int = 0
+
+
+class FeaturesRecord(msgspec.Struct, frozen=True, gc=False):
+    """What the whole cluster has agreed to do. `log_start_reporting`: followers tell their log starts (KIP-107); never taken back."""
+
+    log_start_reporting: int = 0
+
+
+ReplicaNumbers: TypeAlias = dict[str, list[int]]
+"""Some replicas of one broker: the partitions' numbers by topic id in text form."""
 
 
 class ControllerRecord(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +102,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
 _encoder = msgspec.json.Encoder()
 
 
-def encode(record: msgspec.Struct | dict[str, str] | int) -> bytes:
+def encode(record: msgspec.Struct | dict[str, str] | ReplicaNumbers | int) -> bytes:
     """The value that stands for `record`."""
     return _encoder.encode(record)
 

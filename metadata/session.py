@@ -4,38 +4,37 @@ One lease carries the broker's registration and, if it has it, the controller's 
 epoch. Every write compares that epoch, and a controller's write also the revision of the controller's key: a broker that was taken
 for dead, or a controller that was deposed, is stopped inside the store and not by its own good manners.
 
-Guards: the image never goes back; a broker whose lease may have ended takes itself for fenced before the store does; an answer that
-was lost is looked up, never guessed.
+Guards: the image never goes back; a broker whose lease may have ended takes itself for fenced before the store does, and so does one that
+can't show how young its image is; an answer that was lost is looked up, never guessed.
 
-Does not do: what should be written (`replication/controller` decides, handed in as `reconcile`), closing the store.
+Does not do: the steps of a registration (`registration`), what should be written (`replication/controller` decides, handed in as
+`reconcile`), closing the store.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.changes import FENCES
+from lowtide.metadata.broker_image import Replicas, encode_replicas
+from lowtide.metadata.changes import FENCES, ChangePlan, Step
 from lowtide.metadata.errors import (
     ConflictError,
-    DuplicateBrokerError,
     FencedError,
     InconsistentClusterError,
     NotControllerError,
-    SessionError,
-    SoleBrokerError,
 )
-from lowtide.metadata.image import ImageDelta, MetadataImage, difference
-from lowtide.metadata.records import BrokerRecord, ControllerRecord, Listener, encode
+from lowtide.metadata.image_follower import ImageFollower
+from lowtide.metadata.records import ControllerRecord, encode
+from lowtide.metadata.registration import BrokerRegistration, LogDirectories, NoDirectories, Registrar
 from lowtide.metadata.store import (
     ABSENT,
     NO_LEASE,
     AmbiguousError,
-    CompactedError,
     Compare,
     Get,
     LeaseGoneError,
@@ -49,15 +48,15 @@ from lowtide.metadata.writer import FencedWriter, Retry
 from lowtide.protocol.types import topic_id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Coroutine
 
-    from lowtide.metadata.changes import ChangePlan
+    from lowtide.metadata.image import ImageDelta, MetadataImage
+    from lowtide.metadata.image_follower import ImageListener
     from lowtide.protocol.types import BrokerEpoch, BrokerId
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
     from lowtide.runtime.tasks import TaskRegistry
 
-    ImageListener = Callable[[MetadataImage, MetadataImage, ImageDelta], None]
     Reconcile = Callable[[MetadataImage], ChangePlan]
 
 FENCE_PART: Final = 0.8
@@ -68,23 +67,16 @@ received the renewal, the broker from when it sent it, so with clocks of about t
 class SessionSettings(msgspec.Struct, frozen=True):
     """How a session behaves.
 
-    `registration_timeout_ms`: how long it waits for a predecessor's lease to end. `sole_broker`: no second broker may register, and
-    this one doesn't beside another.
+    `registration_timeout_ms`: how long it waits for a predecessor's lease to end. `image_age_ms`: how old an image may be, at most, for
+    all that can be shown; 0 where the image is as young as the store.
     """
 
     prefix: bytes = b"/lowtide/"
-    time_to_live_ms: int = 6000
-    keep_alive_ms: int = 1000
+    time_to_live_ms: int = 4000
+    keep_alive_ms: int = 500
     registration_timeout_ms: int = 30_000
     ambiguous_timeout_ms: int = 10_000
-    sole_broker: bool = False
-
-
-class BrokerRegistration(msgspec.Struct, frozen=True):
-    """What a broker tells of itself: advertised listeners, and its rack."""
-
-    listeners: tuple[Listener, ...]
-    rack: str | None = None
+    image_age_ms: int = 0
 
 
 class MetadataSession:
@@ -109,25 +101,44 @@ class MetadataSession:
         self._settings = settings or SessionSettings()
         self._prefix = self._settings.prefix
         self._reconcile = reconcile
-        self._writer = FencedWriter(store, clock, self._settings.prefix, self._settings.ambiguous_timeout_ms)
-        self._registration = BrokerRegistration(())
-        self._predecessors: frozenset[BrokerEpoch] = frozenset()
-        self._incarnation = ""
+        self._writer = FencedWriter(store, clock, self._prefix, self._settings.ambiguous_timeout_ms)
+        self._follower = ImageFollower(
+            store=store, clock=clock, prefix=self._prefix, age_ms=self._settings.image_age_ms, pause_ms=self._settings.keep_alive_ms
+        )
+        self._follower.on_image(self._on_image)
+        self._registrar = Registrar(
+            store=store,
+            clock=clock,
+            prefix=self._prefix,
+            broker_id=broker_id,
+            time_to_live_ms=self._settings.time_to_live_ms,
+            follower=self._follower,
+        )
         self._lease: LeaseId = NO_LEASE
         self._alive_until_ms = 0
+        self._offline: Replicas = {}
+        self._stops = False
         self._lost = asyncio.Event()
+        self._wishes = asyncio.Event()
         self._controller_work = asyncio.Event()
-        self._listeners: list[ImageListener] = []
-        self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
+        self._registration_listeners: list[Callable[[], None]] = []
         self._running: list[asyncio.Task[None]] = []
         self._opened = False
-        self._ended = ""
         self.broker_id = broker_id
         self.broker_epoch: BrokerEpoch = 0
         self.cluster_id = ""
-        self.image = MetadataImage()
 
     # State
+
+    @property
+    def store_is_older(self) -> bool:
+        """Whether the log directories have seen more of the cluster than the store has; known once registered."""
+        return self._registrar.store_is_older
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster, as this broker sees it."""
+        return self._follower.image
 
     @property
     def is_controller(self) -> bool:
@@ -135,27 +146,37 @@ class MetadataSession:
         return self.broker_epoch != 0 and self.image.controller_id == self.broker_id
 
     @property
+    def fenced_from_ms(self) -> int:
+        """When this broker is fenced (monotonic), unless its lease is renewed, or its image shown to be young, before that."""
+        age_ms = self._settings.image_age_ms
+        return min(self._alive_until_ms, self._follower.shown_ms + age_ms) if age_ms else self._alive_until_ms
+
+    @property
     def is_fenced(self) -> bool:
-        """Whether the store may already have given up this broker. Ask at the moment of each answer: a process may sleep."""
-        return self.broker_epoch == 0 or self._clock.monotonic_ms() >= self._alive_until_ms
+        """Whether the store may already have given up this broker, or its image may be too old to act on.
+
+        Ask at the moment of each answer: a process may sleep.
+        """
+        return self.broker_epoch == 0 or self._clock.monotonic_ms() >= self.fenced_from_ms
 
     def on_image(self, listener: ImageListener) -> None:
         """Call `listener(old, new, delta)` in the loop whenever the image changes, in the order of registration."""
-        self._listeners.append(listener)
+        self._follower.on_image(listener)
+
+    def on_registration(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` in the loop whenever `broker_epoch` has become another: lost, it is 0; then a new one."""
+        self._registration_listeners.append(listener)
 
     # Life
 
     async def open(self, cluster_id: str | None = None) -> str:
         """Read the image and agree on the cluster's id: `cluster_id` if the store has none yet, or a random one. Returns it.
 
-        Does not register the broker; `start` does. Errors: InconsistentClusterError, UnavailableError, AmbiguousError; SoleBrokerError, so
-        that a broker that would be refused touches none of its directories.
+        Does not register the broker; `start` does. Errors: InconsistentClusterError, UnavailableError, AmbiguousError.
         """
         if not self._opened:
-            self.image = await self._read_image()
+            await self._follower.read()
             self._opened = True
-        for other in self.image.brokers:
-            self._check_sole(b"%d" % other)
         known = self.cluster_id or self.image.cluster_id
         if not known:
             known = await self._claim_cluster_id(cluster_id or topic_id_text(self._random.randbytes(16)))
@@ -165,23 +186,26 @@ class MetadataSession:
         self.cluster_id = known
         return known
 
-    async def start(self, registration: BrokerRegistration, predecessors: Collection[BrokerEpoch] = ()) -> None:
+    async def start(
+        self, registration: BrokerRegistration, directories: LogDirectories | None = None, offline: Replicas | None = None
+    ) -> None:
         """Register, become controller if nobody is, bring the image up to date, and keep all that so until `close`.
 
         Returns when the image shows this registration and what `reconcile` wanted. After an error only `close` may be called.
-        `predecessors`: epochs of earlier processes that are dead for certain, for this one holds the locks of their directories. A
-        registration under one of them is ended; any other is waited for.
+        `directories` are those whose locks are held now; `offline` are replicas in others, which failed.
 
-        Errors: DuplicateBrokerError, SoleBrokerError, those of `open`, and whatever keeps the controller's work from being done in time.
+        Errors: those of `Registrar.register` and of `open`, and whatever keeps the controller's work from being done in time.
         """
         await self.open()
-        self._registration = registration
-        self._predecessors = frozenset(predecessors)
-        self._incarnation = self._random.randbytes(16).hex()
-        self._spawn(self._follow, "follow")
+        self._registrar.begin(registration, self._random.randbytes(16).hex(), directories or NoDirectories())
+        self._offline = offline or {}
+        self._spawn(self._follower.follow, "follow")
         give_up_ms = self._clock.monotonic_ms() + self._settings.registration_timeout_ms
         await self._register(give_up_ms)
         self._spawn(self._hold_lease, "lease")
+        self._spawn(self._tell_wishes, "wishes")
+        if self._settings.image_age_ms:
+            self._spawn(self._follower.prove_age, "age")
         await self.wait_for(self.broker_epoch)
         retry = Retry()
         while (error := await self._try_controller_work()) is not None:
@@ -190,9 +214,24 @@ class MetadataSession:
             await retry.wait()
         self._spawn(self._control, "controller")
 
+    def begin_controlled_shutdown(self) -> None:
+        """Have the cluster know that this broker wants to stop: the controller moves its leaderships, and nothing new is given to it."""
+        self._stops = True
+        self._wishes.set()
+
+    def set_offline(self, replicas: Replicas) -> None:
+        """Have the cluster know, as soon as the store can be told, that exactly these replicas can't be served here."""
+        if replicas != self._offline:
+            self._offline = replicas
+            self._wishes.set()
+
+    def wake_controller(self) -> None:
+        """Have `reconcile` asked soon, if this broker is controller: something else than brokers has changed that it cares for."""
+        self._controller_work.set()
+
     async def close(self) -> None:
         """Leave the cluster: stop following, end the lease. The store stays open."""
-        self._end_waits("closed")
+        self._follower.end(f"the session of broker {self.broker_id} is closed")
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -210,7 +249,7 @@ class MetadataSession:
         try:
             await endless()
         finally:
-            self._end_waits("over")
+            self._follower.end(f"the session of broker {self.broker_id} is over")
 
     # Writing
 
@@ -229,12 +268,7 @@ class MetadataSession:
 
     async def wait_for(self, revision: Revision) -> None:
         """Return when the image shows `revision`, one that changed a key under the prefix. Errors: SessionError when the session closes."""
-        if self.image.revision < revision:
-            if self._ended:
-                raise SessionError(self._ended)
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((revision, waiter))
-            await waiter
+        await self._follower.wait_for(revision)
 
     def _fences(self, *, needs_controller: bool) -> list[Compare]:
         if self.broker_epoch == 0:
@@ -263,72 +297,34 @@ class MetadataSession:
     # Registration and lease
 
     async def _register(self, give_up_ms: int) -> None:
-        """Begin a lease and put this broker's key under it. Waits while a predecessor's lease lives.
-
-        Errors: DuplicateBrokerError after `give_up_ms` (monotonic); SoleBrokerError at once.
-        """
-        key = self._prefix + keys.broker(self.broker_id)
-        record = encode(BrokerRecord(self._incarnation, self._registration.listeners, self._registration.rack))
-        taken = [key, self._prefix + keys.SOLE_BROKER] if self._settings.sole_broker else [key]
-        values = [record, b"%d" % self.broker_id]
-        sent_ms = self._clock.monotonic_ms()
-        lease = await self._store.lease_grant(self._settings.time_to_live_ms)
-        retry = Retry()
-        while True:
-            seen = self.image.revision
-            with suppress(AmbiguousError):
-                result = await self._store.transact(
-                    [Compare(each, "create", "==", ABSENT) for each in taken],
-                    [Put(each, value, lease) for each, value in zip(taken, values, strict=False)],
-                    [Get(each) for each in taken],
-                )
-                self._check_progress(seen, result.revision)
-                if result.succeeded:
-                    return self._hold(lease, result.revision, sent_ms)
-                pair = result.gets[0]
-                if pair is not None and pair.lease == lease:  # An earlier attempt of ours, whose answer was lost.
-                    return self._hold(lease, pair.create_revision, sent_ms)
-                if pair is not None and pair.create_revision in self._predecessors:
-                    await self._store.lease_revoke(pair.lease)
-                    continue
-                if (holder := result.gets[-1]) is not None:
-                    self._check_sole(holder.value)
-            if self._clock.monotonic_ms() >= give_up_ms:
-                message = f"another broker with id {self.broker_id} is alive"
-                raise DuplicateBrokerError(message)
-            await retry.wait()
-            sent_ms = self._clock.monotonic_ms()
-            await self._store.lease_keep_alive(lease)
-
-    def _check_sole(self, registered: bytes) -> None:
-        if self._settings.sole_broker and registered != b"%d" % self.broker_id:
-            message = (
-                f"broker {registered.decode()} is registered in this metadata store, and broker {self.broker_id} can't join it: this "
-                "version of Lowtide doesn't replicate between brokers yet"
-            )
-            raise SoleBrokerError(message)
-
-    def _hold(self, lease: LeaseId, epoch: BrokerEpoch, sent_ms: int) -> None:
+        registered = await self._registrar.register(give_up_ms, self._offline)
         self._lost.clear()
-        self._lease, self.broker_epoch = lease, epoch
-        self._renewed(sent_ms)
-        self._check_registration(self.image)
+        self._lease, self._alive_until_ms = registered.lease, self._alive_until(registered.sent_ms)
+        self._follower.note_revision(registered.epoch, registered.sent_ms)
+        self._set_epoch(registered.epoch)
+        self._wishes.set()
+        self._check_registration()
 
-    def _renewed(self, sent_ms: int) -> None:
-        self._alive_until_ms = sent_ms + int(self._settings.time_to_live_ms * FENCE_PART)
+    def _set_epoch(self, epoch: BrokerEpoch) -> None:
+        if epoch == 0:
+            self._alive_until_ms = 0
+        if epoch != self.broker_epoch:
+            self.broker_epoch = epoch
+            for listener in self._registration_listeners:
+                listener()
+
+    def _alive_until(self, sent_ms: int) -> int:
+        return sent_ms + int(self._settings.time_to_live_ms * FENCE_PART)
 
     async def _hold_lease(self) -> None:
         """Renew the lease; when it is lost, register anew as a broker that knows nothing."""
         while True:
             with suppress(LeaseGoneError):
                 await self._renew_until_lost()
-            self.broker_epoch, self._alive_until_ms = 0, 0
-            retry = Retry()
+            self._set_epoch(0)
             while self.broker_epoch == 0:
-                try:
+                with suppress(UnavailableError, LeaseGoneError, AmbiguousError):
                     await self._register(self._clock.monotonic_ms() + self._settings.registration_timeout_ms)
-                except (UnavailableError, LeaseGoneError, AmbiguousError):
-                    await retry.wait()
             self._controller_work.set()
 
     async def _renew_until_lost(self) -> None:
@@ -342,76 +338,54 @@ class MetadataSession:
             except (UnavailableError, AmbiguousError):
                 wait_ms = min(retry.next_ms(), self._settings.keep_alive_ms)
             else:
-                self._renewed(sent_ms)
+                self._alive_until_ms = self._alive_until(sent_ms)
                 retry, wait_ms = Retry(), self._settings.keep_alive_ms
+
+    def _check_registration(self) -> None:
+        """Be fenced at once when an image that could show our registration doesn't."""
+        if self.broker_epoch == 0 or self.image.revision < self.broker_epoch:
+            return
+        if self.image.broker_epoch(self.broker_id) != self.broker_epoch:
+            self._set_epoch(0)
+            self._lost.set()
+
+    async def _tell_wishes(self) -> None:
+        """Write what this registration has to tell besides itself, whenever that changes."""
+        retry = Retry()
+        while True:
+            await self._wishes.wait()
+            self._wishes.clear()
+            try:
+                await self._write_wishes()
+            except (ConflictError, FencedError, UnavailableError, AmbiguousError, LeaseGoneError):
+                await retry.wait()
+                self._wishes.set()
+            else:
+                retry = Retry()
+
+    async def _write_wishes(self) -> None:
+        if self.broker_epoch == 0:
+            return  # A new registration brings them along, or has them told then.
+        told = self.image.offline_replicas.get(self.broker_id, {})
+        if told != self._offline:
+            await self._tell(keys.offline(self.broker_id), encode(encode_replicas(self._offline)))
+        if self._stops:
+            await self._tell(keys.shutdown(self.broker_id), encode(self.broker_epoch))
+
+    async def _tell(self, key: bytes, value: bytes) -> None:
+        """Have a key say this, with our lease. Only one process writes it; the comparison is for its own attempts that come late."""
+        pair = await self._store.get(self._prefix + key)
+        if pair is not None and (pair.value, pair.lease) == (value, self._lease):
+            return
+        unchanged = Compare(key, "modify", "==", ABSENT if pair is None else pair.modify_revision)
+        await self.commit(ChangePlan((Step((Put(key, value, self._lease),), (unchanged,)),), needs_controller=False))
 
     # Image
 
-    async def _read_image(self) -> MetadataImage:
-        pairs, revision = await self._store.range(self._prefix)
-        self._check_progress(self.image.revision, revision)
-        return MetadataImage.load(pairs, revision, prefix=self._prefix)
-
-    def _check_progress(self, seen: Revision, revision: Revision) -> None:
-        if revision < seen:
-            message = f"the metadata store went back from revision {seen} to {revision}: was a backup restored?"
-            raise InconsistentClusterError(message)
-
-    async def _follow(self) -> None:
-        """Apply every batch; after a gap read everything again, and tell the difference."""
-        retry = Retry()
-        while True:
-            try:
-                async with aclosing(self._store.watch(self._prefix, self.image.revision + 1)) as batches:
-                    async for batch in batches:
-                        retry = Retry()
-                        self._show(*self.image.apply(batch, prefix=self._prefix))
-            except CompactedError:
-                await self._read_everything(retry)
-            except UnavailableError:
-                await retry.wait()
-
-    async def _read_everything(self, retry: Retry) -> None:
-        try:
-            image = await self._read_image()
-        except UnavailableError:
-            await retry.wait()
-        else:
-            self._show(image, difference(self.image, image))
-
-    def _show(self, image: MetadataImage, delta: ImageDelta) -> None:
-        old, self.image = self.image, image
-        if old.cluster_id not in {"", image.cluster_id}:
-            message = f"the metadata store changed from cluster {old.cluster_id} to {image.cluster_id!r}"
-            raise InconsistentClusterError(message)
-        self._check_registration(image)
-        for listener in self._listeners:
-            listener(old, image, delta)
+    def _on_image(self, _old: MetadataImage, _new: MetadataImage, delta: ImageDelta) -> None:
+        self._check_registration()
         if delta.brokers_changed or delta.controller_changed:
             self._controller_work.set()
-        due = [waiter for revision, waiter in self._waiting if revision <= image.revision]
-        if due:
-            self._waiting = [entry for entry in self._waiting if entry[0] > image.revision]
-            for waiter in due:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    def _end_waits(self, reason: str) -> None:
-        self._ended = self._ended or f"the session of broker {self.broker_id} is {reason}"
-        for _, waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_exception(SessionError(self._ended))
-                waiter.exception()  # Whoever waited may be dead.
-        self._waiting.clear()
-
-    def _check_registration(self, image: MetadataImage) -> None:
-        """Be fenced at once when an image that could show our registration doesn't."""
-        if image.revision < self.broker_epoch or self.broker_epoch == 0:
-            return
-        broker = image.brokers.get(self.broker_id)
-        if broker is None or broker.epoch != self.broker_epoch:
-            self.broker_epoch, self._alive_until_ms = 0, 0
-            self._lost.set()
 
     # Controller
 

@@ -53,6 +53,10 @@ class UnavailableError(MetadataStoreError):
     """The store was not reached or refused: nothing was applied."""
 
 
+class AccessDeniedError(UnavailableError):
+    """The store doesn't let us in, or not there: nothing was applied, and nothing will be until somebody changes that."""
+
+
 class AmbiguousError(MetadataStoreError):
     """Sent, but no answer came: the transaction may have been applied, or may yet be. The caller reads and decides."""
 
@@ -145,6 +149,10 @@ class MetadataStore(Protocol):
 
     async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
         """Read all keys that begin with `prefix`, ordered by key, as they stand at the returned revision. Errors: UnavailableError."""
+        ...
+
+    async def revision(self) -> Revision:
+        """The store's revision, read linearizably: no smaller one was answered to anybody before. Errors: UnavailableError."""
         ...
 
     async def transact(

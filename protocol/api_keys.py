@@ -13,25 +13,48 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from lowtide.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from lowtide.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from lowtide.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from lowtide.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
+from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from lowtide.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from lowtide.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from lowtide.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from lowtide.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
+from lowtide.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from lowtide.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
+from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from lowtide.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,8 +195,28 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
     (ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
     (ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest, CreatePartitionsResponse),
+    (ApiKey.ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse),
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
+    (ApiKey.UNREGISTER_BROKER, UnregisterBrokerRequest, UnregisterBrokerResponse),
     (ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+    (ApiKey.DELETE_GROUPS, DeleteGroupsRequest, DeleteGroupsResponse),
+    (ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest, DescribeGroupsResponse),
+    (ApiKey.FIND_COORDINATOR, FindCoordinatorRequest, FindCoordinatorResponse),
+    (ApiKey.HEARTBEAT, HeartbeatRequest, HeartbeatResponse),
+    (ApiKey.JOIN_GROUP, JoinGroupRequest, JoinGroupResponse),
+    (ApiKey.LEAVE_GROUP, LeaveGroupRequest, LeaveGroupResponse),
+    (ApiKey.LIST_GROUPS, ListGroupsRequest, ListGroupsResponse),
+    (ApiKey.OFFSET_COMMIT, OffsetCommitRequest, OffsetCommitResponse),
+    (ApiKey.OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
+    (ApiKey.OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResponse),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    (ApiKey.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest, DescribeTransactionsResponse),
+    (ApiKey.END_TXN, EndTxnRequest, EndTxnResponse),
+    (ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse),
+    (ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
+    (ApiKey.SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
 )
 
 API: Mapping[ApiKey, ApiSpec] = MappingProxyType(

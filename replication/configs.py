@@ -19,7 +19,7 @@ from lowtide.metadata.image import NOTHING_SET
 from lowtide.metadata.records import encode
 from lowtide.metadata.store import Compare, Delete, Put
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.controller import Refusal
+from lowtide.replication.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

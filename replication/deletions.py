@@ -1,18 +1,99 @@
-"""Deleting many topics at once: as many in a transaction as it holds.
+"""What the controller decides about deleting topics: which are meant, and as many in a transaction as it holds.
 
-Pure, as the controller. One topic after the other would cost a synced transaction each, and each time all brokers a change of the image.
+Pure: an image and a wish go in, a plan of changes or refusals come out. One topic after the other would cost a synced transaction each, and
+each time all brokers a change of the image.
+
+Sources: Kafka's `ControllerApis.deleteTopics`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from lowtide.metadata.changes import ChangePlan, Step
-from lowtide.metadata.image import MetadataImage
-from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS
-from lowtide.replication.controller import MAX_STEP_COMPARES, Refusal, TopicDeletion, plan_deletion
+from lowtide.metadata import keys
+from lowtide.metadata.changes import STEP_PARTITIONS, ChangePlan, Step
+from lowtide.metadata.image import MetadataImage, TopicImage
+from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare, Delete
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.steps import MAX_STEP_COMPARES
+
+
+class TopicDeletion(msgspec.Struct, frozen=True):
+    """One row of a DeleteTopics answer: a topic to delete, or a refusal. Name and id as they are told to the client.
+
+    `by_id`: the client named the topic by its id.
+    """
+
+    name: str | None
+    topic_id: TopicId
+    topic: TopicImage | None = None
+    refusal: Refusal | None = None
+    by_id: bool = False
+
+
+def resolve_deletions(image: MetadataImage, wanted: Sequence[tuple[str | None, TopicId]]) -> list[TopicDeletion]:
+    """Which topics a DeleteTopics means, by name or by id: one row for each, in the order of the request.
+
+    Refusals: INVALID_REQUEST for neither or both of name and id, and for a topic that is meant twice (one row); for one that doesn't
+    exist UNKNOWN_TOPIC_OR_PARTITION by name and UNKNOWN_TOPIC_ID by id.
+    """
+    rows: list[TopicDeletion] = []
+    counts = Counter(wanted)
+    meant: set[TopicId] = set()
+    for name, topic_id in dict.fromkeys(wanted):
+        by_name, by_id = name is not None, topic_id != ZERO_TOPIC_ID
+        if by_name == by_id:
+            text = "Both name and id of a topic are given" if by_name else "Neither name nor id of a topic is given"
+            rows += [TopicDeletion(name, topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, text))] * counts[name, topic_id]
+            continue
+        topic = image.topics.get(name) if name is not None else image.topic_by_id(topic_id)
+        if counts[name, topic_id] > 1:
+            rows.append(TopicDeletion(name, topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, "The topic is named more than once")))
+        elif topic is None:
+            rows.append(TopicDeletion(name, topic_id, refusal=_no_such_topic(by_id=by_id), by_id=by_id))
+        elif topic.topic_id in meant:
+            text = "The topic is meant by its name and by its id"
+            rows = [row for row in rows if row.topic is not topic]
+            rows.append(TopicDeletion(topic.name, topic.topic_id, refusal=Refusal(ErrorCode.INVALID_REQUEST, text)))
+        else:
+            meant.add(topic.topic_id)
+            rows.append(TopicDeletion(topic.name, topic.topic_id, topic, by_id=by_id))
+    return rows
+
+
+def _no_such_topic(*, by_id: bool) -> Refusal:
+    return Refusal(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic")
+
+
+def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan | Refusal:
+    """How to delete the topic that a row means, or the row's refusal; when it was deleted since, the one for a topic that doesn't exist.
+
+    A topic that was made anew under the same name is another topic, and stays.
+    """
+    if deletion.refusal is not None:
+        return deletion.refusal
+    topic = image.topic_by_id(deletion.topic_id)
+    if topic is None:
+        return _no_such_topic(by_id=deletion.by_id)
+    return plan_delete_topic(topic, image.loose_partitions.get(topic.topic_id, ()))
+
+
+def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> ChangePlan:
+    """How to delete a topic: its record goes first, and with it the topic; partitions beyond the first chunk follow.
+
+    `leftovers` are numbers beyond the topic's count that an attempt to add partitions left behind.
+    """
+    partition_keys = [Delete(key) for key in keys.partitions(topic.topic_id, (*range(len(topic.partitions)), *leftovers))]
+    chunks = [tuple(partition_keys[start : start + STEP_PARTITIONS]) for start in range(0, len(partition_keys), STEP_PARTITIONS)]
+    record = keys.topic(topic.name)
+    head = (Delete(record), Delete(keys.topic_id(topic.topic_id)), Delete(keys.topic_config(topic.name)))
+    unchanged = Compare(record, "modify", "==", topic.modify_revision)
+    return ChangePlan((Step((*head, *chunks[0]), (unchanged,)), *(Step(chunk) for chunk in chunks[1:])))
 
 
 class DeletionGroup(msgspec.Struct, frozen=True):

@@ -21,14 +21,11 @@ from lowtide.metadata.records import TopicRecord, encode
 from lowtide.metadata.store import Compare, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text
-from lowtide.replication.controller import (
-    MAX_REQUEST_PARTITIONS,
-    MAX_STEP_COMPARES,
-    Refusal,
-    check_replicas,
-    new_partition_record,
-    place_replicas,
-)
+from lowtide.replication.elections import assignment_of
+from lowtide.replication.new_topics import MAX_REQUEST_PARTITIONS
+from lowtide.replication.placement import brokers_unchanged, check_replicas, check_somebody_stays, new_partition_records, place_replicas
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.steps import MAX_STEP_COMPARES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +71,7 @@ def plan_new_partitions(
         return refusal
     have = len(topic.partitions)
     added = wanted.count - have
-    factor = len(topic.partitions[0].replicas)
+    factor = len(assignment_of(topic.partitions[0]).target)
     if wanted.assignments is None:
         placed = place_replicas(image, added, factor, random)
     else:
@@ -104,7 +101,7 @@ def _check_assignments(
     image: MetadataImage, first: int, assignments: Sequence[Sequence[BrokerId]], factor: int
 ) -> list[tuple[BrokerId, ...]] | Refusal:
     for number, replicas in enumerate(assignments, first):
-        reason = check_replicas(image, number, replicas, factor)
+        reason = check_replicas(image, number, replicas, factor) or check_somebody_stays(image, number, replicas)
         if reason is not None:
             return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
     return [tuple(replicas) for replicas in assignments]
@@ -116,16 +113,12 @@ def _growth_plan(image: MetadataImage, topic: TopicImage, placed: Sequence[tuple
     Every step compares the topic's record. Without that, a plan that lost the race to another growth would overwrite partitions that are
     led already.
     """
-    epochs = {broker_id: broker.epoch for broker_id, broker in image.brokers.items()}
     have = len(topic.partitions)
-    puts = [
-        Put(keys.partition(topic.topic_id, number), new_partition_record(replicas, epochs)) for number, replicas in enumerate(placed, have)
-    ]
+    numbers = keys.partitions(topic.topic_id, range(have, have + len(placed)))
+    puts = [Put(key, value) for key, value in zip(numbers, new_partition_records(image, placed), strict=True)]
     record = keys.topic(topic.name)
     unchanged = Compare(record, "modify", "==", topic.modify_revision)
-    replicas = {broker_id for each in placed for broker_id in each}
-    alive = [Compare(keys.broker(broker_id), "create", "==", epochs[broker_id]) for broker_id in sorted(replicas)]
     count = Put(record, encode(TopicRecord(topic_id_text(topic.topic_id), have + len(placed))))
     chunks = [tuple(puts[start : start + STEP_PARTITIONS]) for start in range(0, len(puts), STEP_PARTITIONS)]
-    last = Step((count, *chunks[-1]), (unchanged, *alive)[:MAX_STEP_COMPARES])
+    last = Step((count, *chunks[-1]), (unchanged, *brokers_unchanged(image, placed))[:MAX_STEP_COMPARES])
     return ChangePlan((*(Step(chunk, (unchanged,)) for chunk in chunks[:-1]), last))

@@ -8,11 +8,17 @@ Sources: KIP-107 (deletes), KIP-320 (leader epochs in requests), KIP-101 (end of
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
 import msgspec
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import TO_HIGH_WATERMARK
-from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.replication.follower_reads import FollowerReads
+from lowtide.replication.leadership import Leadership, not_a_replica
+from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.validator import ValidatedBatch, ValidationRules
 
@@ -28,6 +34,30 @@ QUICK_BYTES = 4 << 20
 QUICK_COMPRESSION_BYTES = 128 << 10
 """What the slowest codec compresses in some five milliseconds."""
 
+DEFAULT_LAG_TIME_MAX_MS = 30_000
+"""Kafka's default of `replica.lag.time.max.ms`."""
+
+if TYPE_CHECKING:
+    from lowtide.metadata.image import MetadataImage, PartitionImage
+    from lowtide.replication.follower_state import FollowerFetch
+
+
+class PartitionChange(Enum):
+    """What of a partition has changed, for those who watch it."""
+
+    LOG_END = "log end"
+    HIGH_WATERMARK = "high watermark"
+    LOG_START = "log start"
+    ROLE = "leadership, replica or directory"
+
+
+class PartitionWatcher(Protocol):
+    """Who is told of every change of a partition."""
+
+    def on_partition_changed(self, change: PartitionChange) -> None:
+        """Take note; nothing is answered from within this call."""
+        ...
+
 
 class EpochEndOffset(msgspec.Struct, frozen=True, gc=False):
     """Where a leader epoch ends: the largest epoch at or below the one asked for, and its end offset (exclusive)."""
@@ -40,9 +70,13 @@ class Partition:
     """The state of one partition that this broker hosts."""
 
     __slots__ = (
+        "follower_reads",
         "in_sync_replicas",
+        "is_internal",
+        "lag_time_max_ms",
         "leader_epoch",
         "leader_id",
+        "leadership",
         "local_broker_id",
         "log",
         "partition_epoch",
@@ -51,11 +85,21 @@ class Partition:
         "rules_without_zstd",
         "topic_id",
         "topic_partition",
+        "watchers",
     )
 
-    def __init__(self, *, topic_partition: TopicPartition, topic_id: TopicId, local_broker_id: BrokerId, log: Log) -> None:
-        """A hosted partition without a leader; `become` tells it who leads."""
+    def __init__(
+        self,
+        *,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        local_broker_id: BrokerId,
+        log: Log,
+        lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
+    ) -> None:
+        """A hosted partition without a leader; `become` tells it who leads. `lag_time_max_ms` is `replica.lag.time.max.ms`."""
         self.topic_partition = topic_partition
+        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.topic_id = topic_id
         self.local_broker_id = local_broker_id
         self.log = log
@@ -64,6 +108,12 @@ class Partition:
         self.partition_epoch = -1
         self.replicas: tuple[BrokerId, ...] = ()
         self.in_sync_replicas: tuple[BrokerId, ...] = ()
+        self.lag_time_max_ms = lag_time_max_ms
+        self.leadership: Leadership | None = None
+        """While this broker leads and there are other replicas: what it knows of them. The only replica needs none."""
+        self.follower_reads = FollowerReads()
+        """Whether this broker may answer consumers while it follows (rule R7)."""
+        self.watchers: dict[PartitionWatcher, None] = {}
         self.configure(log.config)
 
     def configure(self, config: LogConfig) -> None:
@@ -89,31 +139,74 @@ class Partition:
         """Whether this broker leads the partition in the current leader epoch."""
         return self.leader_id == self.local_broker_id
 
-    @property
-    def low_watermark(self) -> Offset:
-        """The smallest log start offset of all live replicas (KIP-107): of the only one, its own."""
-        return self.log.log_start_offset
+    def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
+        """How far deletes have reached everybody who must have them (rule R3); -1 while one of them hasn't told.
 
-    def become(
-        self,
-        *,
-        leader_id: BrokerId,
-        leader_epoch: LeaderEpoch,
-        partition_epoch: int,
-        replicas: tuple[BrokerId, ...],
-        in_sync: tuple[BrokerId, ...],
-    ) -> bool:
+        Of the only replica its log start. `now_ms` is monotonic, here and below.
+        """
+        return self.log.log_start_offset if self.leadership is None else self.leadership.low_watermark(image, now_ms)
+
+    def become(self, state: PartitionImage, image: MetadataImage, now_ms: int) -> bool:
         """Take over what the metadata say. Returns whether the leadership changed: another leader or another leader epoch.
 
         The only replica of a partition has committed all that its log holds.
         """
+        leader_epoch = state.leader_epoch
         assert leader_epoch >= self.leader_epoch, f"{self.topic_partition}: leader epoch falls from {self.leader_epoch} to {leader_epoch}"
-        changed = leader_epoch != self.leader_epoch or leader_id != self.leader_id
-        self.leader_id, self.leader_epoch, self.partition_epoch = leader_id, leader_epoch, partition_epoch
-        self.replicas, self.in_sync_replicas = replicas, in_sync
-        if self.is_leader and in_sync == (self.local_broker_id,):
-            self.log.advance_high_watermark(self.log.log_end_offset)
+        changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
+        self.leader_id, self.leader_epoch, self.partition_epoch = state.leader, leader_epoch, state.partition_epoch
+        self.replicas, self.in_sync_replicas = state.replicas, state.isr
+        if not self.is_leader or self.replicas == (self.local_broker_id,):
+            self.leadership = None
+            if self.is_leader:
+                self.log.advance_high_watermark(self.log.log_end_offset)
+        elif changed or self.leadership is None:
+            self.leadership = Leadership(
+                broker_id=self.local_broker_id,
+                topic_id=self.topic_id,
+                number=self.topic_partition.partition,
+                log=self.log,
+                state=state,
+                image=image,
+                lag_time_max_ms=self.lag_time_max_ms,
+                now_ms=now_ms,
+            )
+        else:
+            self.leadership.follow(state)
         return changed
+
+    def tell(self, change: PartitionChange) -> None:
+        """Something has changed that watchers must hear of."""
+        for watcher in list(self.watchers):
+            watcher.on_partition_changed(change)
+
+    def advance_high_watermark(self, image: MetadataImage, now_ms: int) -> bool:
+        """Raise the high watermark as far as the followers allow. Returns whether it rose."""
+        return self.leadership is not None and self.log.advance_high_watermark(self.leadership.high_watermark(image, now_ms))
+
+    @property
+    def knows_what_is_committed(self) -> bool:
+        """Whether the high watermark has reached the first offset of this leader epoch: before, more may be committed than it says."""
+        leadership = self.leadership
+        return leadership is None or self.log.high_watermark >= leadership.epoch_start_offset
+
+    @property
+    def has_enough_in_sync(self) -> bool:
+        """Whether a write that asks for all in-sync replicas may begin: there are as many as `min.insync.replicas` says."""
+        return self.leadership is None or len(self.in_sync_replicas) >= self.leadership.min_insync_replicas
+
+    @property
+    def may_have_enough_in_sync(self) -> bool:
+        """The same of the maximal ISR, which what is committed was committed by."""
+        return self.leadership is None or len(self.leadership.maximal_isr) >= self.leadership.min_insync_replicas
+
+    def check_follower_fetch(self, fetch: FollowerFetch, image: MetadataImage) -> ErrorCode:
+        """Whether a follower's fetch, whose leader epoch is ours, may be served; nothing has changed if not. See `Leadership`."""
+        return not_a_replica(fetch) if self.leadership is None else self.leadership.check_fetch(fetch, image)
+
+    def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
+        """Whether this follower may answer a consumer now (rule R7). `broker_epoch` is its broker's present registration."""
+        return not self.is_leader and self.follower_reads.may_serve(self.log, self.leader_epoch, broker_epoch, now_ms, limit_ms)
 
     def check_leadership(self, current_leader_epoch: LeaderEpoch) -> ErrorCode:
         """Whether a client that knows `current_leader_epoch` (-1: none) may be served here as by the leader.
@@ -125,13 +218,13 @@ class Partition:
         return ErrorCode.NONE if self.leader_id == self.local_broker_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def append(self, batch: ValidatedBatch, now_ms: int) -> AppendedBatch | ErrorCode:
-        """Append as leader. The high watermark follows at once while this broker is the whole in-sync replica set.
+        """Append as leader. The high watermark of the only replica follows at once.
 
         `now_ms` is wall-clock time. Errors: those of `Log.append_as_leader`.
         """
         log = self.log
         appended = log.append_as_leader(batch, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        if isinstance(appended, AppendedBatch) and not appended.duplicate:
+        if self.leadership is None and isinstance(appended, AppendedBatch) and not appended.duplicate:
             log.advance_high_watermark(log.log_end_offset)
         return appended
 
@@ -154,11 +247,15 @@ class Partition:
     def end_offset_for_epoch(self, leader_epoch: LeaderEpoch) -> EpochEndOffset:
         """The end (exclusive) of the largest epoch at or below `leader_epoch`; undefined when there is none (KIP-101, KIP-279).
 
-        The current epoch ends at the log's end, also when nothing was appended in it.
+        The current epoch ends at the log's end, also when nothing was appended in it. So does, until something is, the last one that was
+        appended in: an epoch between the two wrote nothing here, and a follower that has records of it has to drop them.
         """
+        log_end_offset, epochs = self.log.log_end_offset, self.log.leader_epochs
         if leader_epoch == self.leader_epoch:
-            return EpochEndOffset(leader_epoch, self.log.log_end_offset)
-        found_epoch, end_offset = self.log.leader_epochs.end_offset_for(leader_epoch, self.log.log_end_offset)
+            return EpochEndOffset(leader_epoch, log_end_offset)
+        if 0 <= leader_epoch < self.leader_epoch and leader_epoch > epochs.latest:
+            return EpochEndOffset(epochs.latest if epochs.latest >= 0 else leader_epoch, log_end_offset)
+        found_epoch, end_offset = epochs.end_offset_for(leader_epoch, log_end_offset)
         return EpochEndOffset(found_epoch, end_offset)
 
     def diverging_epoch(self, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEndOffset | ErrorCode | None:

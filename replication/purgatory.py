@@ -140,6 +140,16 @@ class DelayedOperationPurgatory(Generic[KeyT]):
                     self._make_ready(operation)
         return bool(self._ready)
 
+    def keys(self) -> list[KeyT]:
+        """The keys that anything waits for now."""
+        return list(self._watchers)
+
+    def wake(self, operation: DelayedOperation) -> bool:
+        """Make one operation ready, if it waits. Returns whether anything is ready to be taken."""
+        if operation.watch_bucket >= 0:
+            self._make_ready(operation)
+        return bool(self._ready)
+
     def release_all(self) -> bool:
         """Make ready everything: the broker stops. Returns whether anything is ready to be taken."""
         for key in list(self._watchers):

@@ -57,7 +57,10 @@ class Committer(Protocol):
         ...
 
     def close(self) -> None:
-        """Carry out what was submitted, call every `on_done`, and stop. Blocks; a second call does nothing."""
+        """Carry out what was submitted, call every `on_done`, carry out what those submit, and stop.
+
+        Blocks; a second call does nothing.
+        """
         ...
 
 
@@ -129,7 +132,7 @@ class ThreadCommitter:
         self._completions = Completions(loop)
         self._submitted: queue.SimpleQueue[tuple[Barrier, OnDone] | None] = queue.SimpleQueue()
         self._failure: OSError | None = None
-        self._closed = False
+        self._closing = self._closed = False
         # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that nobody stops any more.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -139,23 +142,30 @@ class ThreadCommitter:
         self._submitted.put((barrier, on_done))
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self._closing:
+            self._closing = True
             self._submitted.put(None)
             self._thread.join()
             self._completions.run()
+            while not self._submitted.empty():  # Some answers were followed by another step.
+                self._work()
+                self._completions.run()
+            self._closed = True
 
     def _run(self) -> None:
-        stopping = False
-        while not stopping:
-            waiting = [self._submitted.get()]
-            while not self._submitted.empty():  # Nobody else takes anything.
-                waiting.append(self._submitted.get())
-            stopping = waiting[-1] is None
-            taken = [item for item in waiting if item is not None]
-            if taken:
-                outcomes = self._commit([barrier for barrier, _ in taken])
-                self._completions.add([(on_done, outcome) for (_, on_done), outcome in zip(taken, outcomes, strict=True)])
+        while self._work():
+            pass
+
+    def _work(self) -> bool:
+        """One round of what waits, or the next that comes. Returns whether there may be others."""
+        waiting = [self._submitted.get()]
+        while not self._submitted.empty():  # Nobody else takes anything.
+            waiting.append(self._submitted.get())
+        taken = [item for item in waiting if item is not None]
+        if taken:
+            outcomes = self._commit([barrier for barrier, _ in taken])
+            self._completions.add([(on_done, outcome) for (_, on_done), outcome in zip(taken, outcomes, strict=True)])
+        return waiting[-1] is not None
 
     def _commit(self, barriers: list[Barrier]) -> list[OSError | None]:
         if self._failure is None:
@@ -193,26 +203,30 @@ class SimulatedCommitter:
         self._outcomes: list[OSError | None] = []
         self._step: asyncio.TimerHandle | asyncio.Handle | None = None
         self._failure: OSError | None = None
-        self._closed = False
+        self._closing = self._closed = False
 
     def submit(self, barrier: Barrier, on_done: OnDone) -> None:
         assert not self._closed
         self._submitted.append((barrier, on_done))
-        if self._step is None:
+        if self._step is None and not self._closing:
             self._step = self._loop.call_soon(self._begin_round)
 
     def close(self) -> None:
-        self._closed = True
+        if self._closing:
+            return
+        self._closing = True
         if self._step is not None:
             self._step.cancel()
             self._step = None
         if self._taken and not self._outcomes:
             self._outcomes = self._commit([barrier for barrier, _ in self._taken])
         self._answer()
-        self._taken = list(self._submitted)
-        self._submitted.clear()
-        self._outcomes = self._commit([barrier for barrier, _ in self._taken])
-        self._answer()
+        while self._submitted:
+            self._taken = list(self._submitted)
+            self._submitted.clear()
+            self._outcomes = self._commit([barrier for barrier, _ in self._taken])
+            self._answer()
+        self._closed = True
 
     def _begin_round(self) -> None:
         self._taken = list(self._submitted)

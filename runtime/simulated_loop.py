@@ -6,7 +6,7 @@ will ever happen, the loop raises instead of hanging. Threads have no place here
 
 A `SimulatedNode` is a process on a host of that name. What it starts, and everything started from there, belongs to it by way of
 `contextvars`; `kill` stops all of that between two callbacks, as SIGKILL does, running no `finally`. A node of the same name may start
-again.
+again. `pause` and `resume` are SIGSTOP and SIGCONT: what would have run meanwhile runs afterwards, and timers ring late.
 
 What a run must not depend on, because no seed governs it: the order of sets of strings, `id`, and when cycles are collected.
 """
@@ -14,6 +14,7 @@ What a run must not depend on, because no seed governs it: the order of sets of 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import threading
 import zlib
 from collections import deque
@@ -58,12 +59,19 @@ class SimulatedNode:
         self.name = name
         self.is_alive = True
         self.transports: dict[SimulatedTransport, None] = {}
+        # What would have run since the process was stopped; None while it isn't.
+        self.parked: list[asyncio.Handle] | None = None
         self._loop = loop
         self._context = Context()
         self._context.run(_CURRENT_NODE.set, self)
 
     def __repr__(self) -> str:
         return f"<SimulatedNode {self.name}{'' if self.is_alive else ' dead'}>"
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the process is stopped for a while."""
+        return self.parked is not None
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function as a part of this process, and return what it returns."""
@@ -84,6 +92,20 @@ class SimulatedNode:
         if self.is_alive:
             self.is_alive = False
             self._loop.on_node_killed(self, silently=silently)
+
+    def pause(self) -> None:
+        """Stop the process: nothing of it runs until `resume`, though its sockets still take what comes. A second call does nothing.
+
+        Pausing it from within stops it when the running callback returns.
+        """
+        if self.is_alive and self.parked is None:
+            self.parked = self._loop.on_node_paused(self)
+
+    def resume(self) -> None:
+        """Let it go on, with everything that is due. Does nothing for a process that isn't paused."""
+        if self.parked is not None:
+            parked, self.parked = self.parked, None
+            self._loop.on_node_resumed(self, parked)
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -137,10 +159,44 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
         """Stop everything that belongs to the node."""
         self.trace(f"{node.name} killed{' silently' if silently else ''}")
-        for handle in [*self._ready, *self._scheduled]:
+        for handle in [*self._ready, *self._scheduled, *(node.parked or ())]:
             if _node_of_handle(handle) is node:
                 handle.cancel()
+        node.parked = None
         self.network.on_node_killed(node, silently=silently)
+
+    def on_node_paused(self, node: SimulatedNode) -> list[asyncio.Handle]:
+        """Take away everything that belongs to the node, and return it in the order in which it would have run."""
+        self.trace(f"{node.name} paused")
+        parked: list[asyncio.Handle] = []
+        for index, handle in enumerate(self._ready):
+            if not handle.cancelled() and _node_of_handle(handle) is node:
+                # Its place stays taken: the loop may be in the middle of these.
+                self._ready[index] = _nothing(self)
+                parked.append(handle)
+        timers = [timer for timer in self._scheduled if not timer.cancelled() and _node_of_handle(timer) is node]
+        for timer in sorted(timers):
+            self._take_timer(timer)
+            parked.append(timer)
+        return parked
+
+    def on_node_resumed(self, node: SimulatedNode, parked: list[asyncio.Handle]) -> None:
+        """Give back what `on_node_paused` took, and what has come since."""
+        self.trace(f"{node.name} resumed")
+        for handle in parked:
+            if handle.cancelled():
+                continue
+            if isinstance(handle, asyncio.TimerHandle):
+                heapq.heappush(self._scheduled, handle)
+                handle._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as BaseEventLoop.call_at does
+            else:
+                self._ready.append(handle)
+
+    def _take_timer(self, timer: asyncio.TimerHandle) -> None:
+        # By identity: timers of the same moment and callback are equal.
+        self._scheduled[:] = [other for other in self._scheduled if other is not timer]
+        heapq.heapify(self._scheduled)
+        timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - cancelling it is then not counted
 
     # Trace and failures
 
@@ -191,12 +247,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
         handle = super().call_soon(callback, *args, context=context)
-        self._cancel_if_dead(handle)
+        node = _node_of_handle(handle)
+        if node is not None:
+            if not node.is_alive:
+                handle.cancel()
+            elif node.parked is not None:
+                self._ready.pop()
+                node.parked.append(handle)
         return handle
 
     def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
-        self._cancel_if_dead(handle)
+        node = _node_of_handle(handle)
+        if node is not None:
+            if not node.is_alive:
+                handle.cancel()
+            elif node.parked is not None:
+                self._take_timer(handle)
+                node.parked.append(handle)
         return handle
 
     def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
@@ -251,11 +319,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             task._log_traceback = False  # noqa: SLF001 - `failures` has told it
         self._failed.clear()
 
-    def _cancel_if_dead(self, handle: asyncio.Handle) -> None:
-        node = _node_of_handle(handle)
-        if node is not None and not node.is_alive:
-            handle.cancel()
-
     def _process_events(self, event_list: object) -> None: ...
 
     def _write_to_self(self) -> None: ...
@@ -289,6 +352,16 @@ def _node_of_handle(handle: asyncio.Handle) -> SimulatedNode | None:
     # There is no public way to a handle's context, and the type checker has not heard of it.
     context: Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
     return context.get(_CURRENT_NODE)
+
+
+def _nothing(loop: SimulatedLoop) -> asyncio.Handle:
+    """A handle that will not run."""
+    handle = asyncio.Handle(_do_nothing, (), loop, Context())
+    handle.cancel()
+    return handle
+
+
+def _do_nothing() -> None: ...
 
 
 class _VirtualSelector:

@@ -106,6 +106,8 @@ class SimulatedNetwork:
         self.delay_range_ms = (0.05, 1.0)
         self.split_probability = 0.25
         self.window_bytes = WINDOW_BYTES
+        self.held_count = 0
+        """How many segments a cut link has held back so far."""
         self.listeners: dict[Address, SimulatedServer] = {}
         # Dicts for their order: what chance decides per member must not depend on hashes.
         self._holding: dict[Direction, None] = {}
@@ -152,6 +154,7 @@ class SimulatedNetwork:
 
     def hold(self, direction: Direction) -> None:
         """Remember a direction that `heal` has to release."""
+        self.held_count += 1
         self._holding[direction] = None
 
     def on_node_started(self, host: str) -> None:

@@ -32,7 +32,7 @@ from lowtide.storage.directory_upkeep import DirectoryUpkeep, UpkeepParts
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.file_removal import FileRemoval
 from lowtide.storage.loader import LoadReport, create_log, load_log
-from lowtide.storage.log import Log, LogConfig, Truncation
+from lowtide.storage.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log_directory import (
     REGISTRATION_COUNTER,
     DirectoryListing,
@@ -43,6 +43,7 @@ from lowtide.storage.log_directory import (
 from lowtide.storage.log_flusher import FlushListener, LogFlusher
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
 from lowtide.storage.log_start import JournalHooks, LogStartJournal, OnDurable, read_offsets
+from lowtide.storage.log_truncation import LogTruncations
 from lowtide.storage.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.producer_state import ProducerStateManager
 from lowtide.storage.sync_failure import mark_failed, write_anew
@@ -102,6 +103,7 @@ class DirectoryLogs:
             on_failure=self.fail,
         )
         self._deletions = DirectoryDeletions(path, ports, self._removal, hooks)
+        self.truncations = LogTruncations(ports, self.logs, self._removal, self._recovery_points, lambda: self.journal, self.fail)
 
     # Opening
 
@@ -303,6 +305,9 @@ class DirectoryLogs:
             else:
                 log = self._create_log(topic_partition, topic_id, config, start)
             self._filesystem.write_bytes(f"{folder}/{PARTITION_METADATA}", encode_partition_metadata(topic_id))
+        except StorageError:
+            self._undo_create(topic_partition, was_there=was_there)
+            raise
         except OSError as error:
             self._undo_create(topic_partition, was_there=was_there)
             if error.errno not in DISK_FULL:
@@ -420,14 +425,9 @@ class DirectoryLogs:
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
         return log.log_start_offset >= offset
 
-    def settle_truncation(self, truncation: Truncation, on_settled: OnDurable) -> None:
-        """Make a truncation durable, and then the lowered recovery point; only then may anything be appended to that log."""
-
-        def cut(error: OSError | None) -> None:
-            on_settled(error) if error else self._recovery_points.write_and_tell(on_settled)
-
-        self._removal.remove_segments(truncation.removed, self._ports.clock.monotonic_ms())
-        self._ports.committer.submit(truncation.barrier or Barrier(), cut)
+    def remove_segments(self, removed: list[RemovedSegment]) -> None:
+        """Unlinks segments that gave way to others."""
+        self._removal.remove_segments(removed, self._ports.clock.monotonic_ms())
 
     # Due work
 
@@ -488,7 +488,9 @@ class DirectoryLogs:
             self._recovery_points.write_now()
             self._high_watermarks.write_now()
             self.journal.finish()
-            self._filesystem.replace_file(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(broker_epoch))
+            # What was not loaded is as it was found.
+            if self.directory.stopped_cleanly or not (self.unidentified or self.damaged):
+                self._filesystem.replace_file(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}", encode_clean_shutdown(broker_epoch))
         except OSError as error:
             raise storage_error(self.path, error) from error
 

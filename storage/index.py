@@ -96,6 +96,11 @@ class OffsetIndex:
             return self.base_offset - 1, 0, after
         return self.base_offset + self._offsets[found - 1], self._positions[found - 1], after
 
+    def offset_at(self, position: FilePosition) -> Offset | None:
+        """An offset above all that lies before `position`, by the first entry there or behind it; None without one."""
+        found = bisect_left(self._positions, position)
+        return self.base_offset + self._offsets[found] if found < len(self._offsets) else None
+
     def truncate(self, end_offset: Offset) -> None:
         """Drops the entries of batches that end at or after `end_offset` (exclusive end of what stays)."""
         keep = bisect_left(self._offsets, end_offset - self.base_offset)

@@ -78,9 +78,15 @@ class LeaderEpochs:
         later = bisect_right(self._starts, offset)
         return self._epochs[later - 1] if later else NO_LEADER_EPOCH
 
-    def truncate_from_end(self, end_offset: Offset) -> bool:
-        """Drops the epochs that begin at or after the exclusive log end `end_offset`. Returns whether there were any."""
+    def truncate_from_end(self, end_offset: Offset, *, is_empty: bool = False) -> bool:
+        """Drops the epochs that begin at or after the exclusive log end `end_offset`. Returns whether there were any.
+
+        `is_empty`: the log starts there, too. Then an epoch that begins there is that of the last record that was deleted. It stays, or
+        after an election nobody would see that this log belongs to another history.
+        """
         keep = bisect_left(self._starts, end_offset)
+        if is_empty and keep == 0 and self._starts and self._starts[0] == end_offset:
+            keep = 1
         if keep == len(self._starts):
             return False
         del self._epochs[keep:], self._starts[keep:]

@@ -42,6 +42,7 @@ from lowtide.storage.segment import (
 )
 from lowtide.storage.segment_files import SegmentCache
 from lowtide.storage.snapshots import ProducerSnapshots
+from lowtide.storage.transaction_index import TransactionIndex
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
@@ -94,6 +95,7 @@ def create_log(
         leader_epochs=LeaderEpochs(),
         producer_state=producer_state if producer_state is not None else ProducerStateManager(),
         snapshots=ProducerSnapshots(filesystem, directory),
+        transaction_index=TransactionIndex(filesystem, directory),
         cache=cache if cache is not None else SegmentCache(),
     )
     offsets = LogOffsets(
@@ -141,6 +143,7 @@ def load_log(
             leader_epochs=loader.epochs,
             producer_state=producer_state if producer_state is not None else ProducerStateManager(),
             snapshots=loader.snapshots(log_end_offset),
+            transaction_index=loader.transaction_index(),
             cache=cache if cache is not None else SegmentCache(),
         )
         offsets = LogOffsets(
@@ -148,6 +151,7 @@ def load_log(
         )
         log = Log(topic_partition, topic_id, config, parts, offsets)
         log.reload_producer_state(now_ms=now_ms)
+        loader.rebuild_aborted(log, parts.transaction_index)
         if not clean:
             log.flush_wanted = True
             # The crash may have come in a roll, before its snapshot; then the segments before it would take what they say of producers
@@ -172,6 +176,8 @@ class _Loader:
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochs()
         self.epochs_known = False
+        self.unindexed: list[Segment] = []
+        """Segments whose aborted transactions aren't known; their index files are written after that of these."""
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -246,6 +252,7 @@ class _Loader:
     def find_log_end(self, recovery_point: Offset, log_start_offset: Offset, *, clean: bool) -> Offset:
         """Checks what must be checked, opens the last segment for writing and returns the log end. The epochs fit it afterwards."""
         self._read_epochs()
+        told = self.epochs.entries()
         if clean:
             self._rebuild_missing_indexes()
         else:
@@ -259,7 +266,10 @@ class _Loader:
             log_end_offset = log_start_offset
         if not self.epochs_known:
             self._rebuild_epochs()
-        self.epochs.truncate_from_end(log_end_offset)
+        elif log_end_offset == log_start_offset and not self.epochs:
+            # No batch says in which leader epoch the deleted ones ended; the file still does.
+            self.epochs = LeaderEpochs(told)
+        self.epochs.truncate_from_end(log_end_offset, is_empty=log_end_offset == log_start_offset)
         self.epochs.truncate_from_start(log_start_offset)
         return log_end_offset
 
@@ -292,8 +302,14 @@ class _Loader:
         for segment in self.segments:
             if segment.size and not self._has_indexes(segment):
                 segment.rebuild_indexes(self.config.index_interval_bytes)
+                if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX not in self.names:
+                    self._look_for_markers(segment)
                 segment.forget()
                 self.report.indexes_rebuilt += 1
+
+    def _look_for_markers(self, segment: Segment) -> None:
+        if any(header.is_control for _, header in segment.batches(0)):
+            self.unindexed.append(segment)
 
     def _check_from(self, recovery_point: Offset) -> None:
         """Checks the segments that hold anything at or above the recovery point, and those without indexes; drops what isn't sound."""
@@ -314,10 +330,35 @@ class _Loader:
             if checked.valid_bytes < segment.size or gap:
                 self._drop_after(number)
                 self._cut(segment, checked.valid_bytes, checked.reason or "a later segment doesn't continue here")
-            if number + 1 < len(self.segments):
-                segment.write_indexes()
-                segment.forget()
+            if checked.has_markers:
+                self.unindexed.append(segment)
+            else:
+                self.remove(offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX)
+                self._write_indexes(segment)
             number += 1
+
+    def _write_indexes(self, segment: Segment) -> None:
+        """Writes those of a closed segment, for its next use."""
+        if segment is not self.segments[-1]:
+            segment.write_indexes()
+            segment.forget()
+
+    def transaction_index(self) -> TransactionIndex:
+        """What the files of the segments say of aborted transactions, as far as they can be believed."""
+        unindexed = {segment.base_offset for segment in self.unindexed}
+        known = [segment for segment in self.segments if segment.base_offset not in unindexed]
+        with_file = [segment.base_offset for segment in known if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX in self.names]
+        return TransactionIndex(self.filesystem, self.directory, with_file)
+
+    def rebuild_aborted(self, log: Log, index: TransactionIndex) -> None:
+        """Finds out anew which transactions were aborted, where no file says so, and writes what was left for after that."""
+        wanted = {segment.base_offset for segment in self.unindexed} & {segment.base_offset for segment in self.segments}
+        wanted.update(index.damaged())
+        if wanted:
+            log.rebuild_aborted(sorted(wanted))
+        for segment in self.unindexed:
+            if segment in self.segments:
+                self._write_indexes(segment)
 
     def _may_follow(self, end_offset: Offset, next_base: Offset, *, was_flushed: bool) -> bool:
         """Whether a segment that begins at `next_base` continues a log that ends at `end_offset`.
@@ -345,7 +386,7 @@ class _Loader:
             segment.size = valid_bytes
 
     def _begin_anew(self, log_start_offset: Offset) -> None:
-        """The log is empty, or ends below its start: it begins at its start, with nothing."""
+        """The log is empty, or ends below its start: it begins at its start, with nothing but the last leader epoch below."""
         if self.segments:
             self.report.restarted_at_log_start = True
         if self.segments and self.segments[-1].is_pinned:
@@ -357,7 +398,6 @@ class _Loader:
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
         segment = Segment.create(self.filesystem, self.directory, log_start_offset, now_ms=self.now_ms, preallocate_bytes=preallocate_bytes)
         self.segments = [segment]
-        self.epochs.clear()
         self.epochs_known = True
 
     def snapshots(self, log_end_offset: Offset) -> ProducerSnapshots:

@@ -6,22 +6,22 @@ handed out stay good until the bytes under them are truncated.
 
 It is synchronous, has one caller at a time and never waits for the disk: what must be durable is handed out as barriers for a committer.
 It doesn't move the high watermark by itself, doesn't journal log starts, and doesn't delete files of segments below the log start.
-
 Source: Kafka's UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_control_record
-from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File
-from lowtide.storage.errors import DISK_FULL, storage_error
+from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, storage_error
 from lowtide.storage.file_slice import FileSlice, SliceToken
 from lowtide.storage.log_parts import LogParts
 from lowtide.storage.log_sync import LogSync
@@ -34,13 +34,16 @@ from lowtide.storage.log_values import (
     LogRead,
     Truncation,
 )
+from lowtide.storage.markers import check_producer, refused, remember_producer
 from lowtide.storage.offsets import LogOffsets
-from lowtide.storage.producer_state import ACCEPTED, Accepted, Duplicate
+from lowtide.storage.open_transactions import CompletedTransaction
+from lowtide.storage.producer_state import ACCEPTED
 from lowtide.storage.segment import CONTROL_BYTES_MAX, Segment
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.segment_list import SegmentList
-from lowtide.storage.stored_batches import StoredBatch, split_stored_batches
+from lowtide.storage.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches
 from lowtide.storage.timestamps import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
+from lowtide.storage.transaction_recovery import rebuild_aborted
 from lowtide.storage.validator import ValidatedBatch
 
 __all__ = [
@@ -69,10 +72,12 @@ class Log(LogOffsets):
 
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
     `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was mended after an unclean stop.
+    `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
     `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with whoever carries that out.
     """
 
     __slots__ = (
+        "_aborted",
         "_filesystem",
         "_removing",
         "_segments",
@@ -88,6 +93,7 @@ class Log(LogOffsets):
         "producer_state",
         "topic_id",
         "topic_partition",
+        "unsettled",
     )
 
     def __init__(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, parts: LogParts, offsets: LogOffsets) -> None:
@@ -104,13 +110,16 @@ class Log(LogOffsets):
         self.directory = parts.directory
         self.leader_epochs = parts.leader_epochs
         self.producer_state = parts.producer_state
+        self.transactions = parts.producer_state.transactions
         self.offline = False
         self.disk_full = False
         self.flush_wanted = False
+        self.unsettled = 0
         self.attention: dict[Log, None] = {}
         self._filesystem = parts.filesystem
         self._segments = SegmentList(parts.segments, parts.cache)
         self._snapshots = parts.snapshots
+        self._aborted = parts.transaction_index
         self._removing: list[RemovedSegment] = []
         self._sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs)
 
@@ -121,7 +130,7 @@ class Log(LogOffsets):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all `.log` files."""
+        """Of all `.log` files."""
         return sum(segment.size for segment in self._segments)
 
     @property
@@ -141,28 +150,22 @@ class Log(LogOffsets):
         """Gives the batch its offsets and writes it; it is readable at once, and committed when others say so.
 
         Returns the offsets, those of the first time for a duplicate of an idempotent producer.
-        Errors: RECORD_LIST_TOO_LARGE for more than a segment holds; those of `ProducerStateManager.check`; KAFKA_STORAGE_ERROR when the
-        disk is full or the log offline. StorageError when the disk fails.
+        Errors: RECORD_LIST_TOO_LARGE for more than a segment holds; those of `check_producer`; KAFKA_STORAGE_ERROR when the
+        disk is full or the log offline; NOT_LEADER_OR_FOLLOWER while it is unsettled. StorageError when the disk fails.
         Does not promise: durability.
         """
         config, size = self.config, batch.size_bytes
         if batch.producer_id >= 0:
-            known = self.producer_state.check(
-                batch.producer_id,
-                batch.producer_epoch,
-                batch.base_sequence,
-                batch.record_count,
-                is_transactional=batch.is_transactional,
-            )
+            known = check_producer(self.producer_state, batch)
             if known is not ACCEPTED:
-                return self._refused(known)
+                return refused(known)
         if size > config.segment_bytes:
             return ErrorCode.RECORD_LIST_TOO_LARGE
         base_offset = self.log_end_offset
         last_offset = base_offset + batch.last_offset_delta
         max_timestamp = batch.max_timestamp
-        if self.offline:
-            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.offline or self.unsettled:
+            return ErrorCode.KAFKA_STORAGE_ERROR if self.offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
             segment = self._segments.active
             if segment.is_full_for(size, last_offset, max_timestamp, config, now_ms):
@@ -177,29 +180,16 @@ class Log(LogOffsets):
         if leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if batch.producer_id >= 0:
-            self._remember_producer(batch, base_offset, now_ms)
+            completed = remember_producer(self.producer_state, batch, base_offset, now_ms)
+            if completed is not None:
+                self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
         return AppendedBatch(base_offset, last_offset, max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1)
 
-    @staticmethod
-    def _refused(known: Accepted | Duplicate | ErrorCode) -> AppendedBatch | ErrorCode:
-        """The answer to a batch that isn't appended. A duplicate's is the first one's, with a time even under CreateTime."""
-        assert not isinstance(known, Accepted)
-        if isinstance(known, Duplicate):
-            return AppendedBatch(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
-        return known
-
-    def _remember_producer(self, batch: ValidatedBatch, base_offset: Offset, now_ms: int) -> None:
-        self.producer_state.update(
-            batch.producer_id,
-            batch.producer_epoch,
-            batch.base_sequence,
-            base_offset=base_offset,
-            record_count=batch.record_count,
-            max_timestamp=batch.max_timestamp,
-            now_ms=now_ms,
-            is_transactional=batch.is_transactional,
-        )
+    def _on_transaction_ended(self, segment: Segment, completed: CompletedTransaction) -> None:
+        if completed.is_aborted:
+            self._aborted.note(segment.base_offset, completed)
+        self.transactions.settle(self.high_watermark)
 
     def _on_write_failed(self, error: OSError) -> ErrorCode:
         """A write failed and was cut back. A full disk is an answer, anything else the end of this directory."""
@@ -224,6 +214,22 @@ class Log(LogOffsets):
         if offset >= end_offset or offset == self.log_end_offset:
             return NOTHING_READ
         return self._segments.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch)
+
+    def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
+        """Those with records in a slice read at `offset` up to `end_offset` (exclusive), and maybe a few others. Errors: StorageError."""
+        if not self._aborted.bases:
+            return []
+        first_base = self._segments.bases[max(self._segments.number_of(offset), 0)]
+        end_offset = min(end_offset, self._segments.end_of(read, offset, self.log_end_offset))
+        while True:
+            try:
+                return self._aborted.collect(first_base, offset, end_offset)
+            except DamagedSegmentError as error:
+                self.rebuild_aborted([self._aborted.base_of(error.path)])
+
+    def rebuild_aborted(self, base_offsets: Sequence[Offset]) -> None:
+        """Finds out from the batches which transactions were aborted in these segments, which rise. Errors: StorageError."""
+        self._sync.note_written(rebuild_aborted(self._aborted, base_offsets, self._segments, self._snapshots, self.log_end_offset))
 
     def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
         """How many bytes a reader at `offset` has before it up to `end_offset` (exclusive), counting no further than about `limit`.
@@ -260,7 +266,7 @@ class Log(LogOffsets):
             return old
         new = self._create_segment(base_offset, now_ms)
         try:
-            written = old.write_indexes()
+            written = [*old.write_indexes(), *self._aborted.write(old.base_offset)]
             written.append(self._snapshots.take(base_offset, self.producer_state))
             if self.config.preallocate:
                 old.file.truncate(old.size)
@@ -305,6 +311,7 @@ class Log(LogOffsets):
             return []
         removed = [RemovedSegment(self.directory, segment.base_offset, segment.size) for segment in self._segments.remove_first(passed)]
         self._snapshots.left_with_segments(self._segments.bases[0])
+        self._aborted.left_with_segments(self._segments.bases[0])
         self._removing = [before for before in self._removing if not before.renamed] + removed
         return removed
 
@@ -326,7 +333,7 @@ class Log(LogOffsets):
         """
         assert offset >= 0
         if offset >= self.log_end_offset:
-            self.leader_epochs.truncate_from_end(offset)
+            self.leader_epochs.truncate_from_end(offset, is_empty=self.log_start_offset == offset)
             return Truncation(None, [])
         number = self._segments.number_of(offset)
         if number < 0:
@@ -338,6 +345,7 @@ class Log(LogOffsets):
         if place is not None and place.base_offset < offset and offset >= self.log_start_offset:
             log_end_offset = max(place.base_offset, self.log_start_offset)
         segment.cut(place)
+        self._aborted.cut(segment.base_offset, log_end_offset)
         self.cut(log_end_offset)
         self._sync.on_truncated(log_end_offset)
         self.leader_epochs.truncate_from_end(log_end_offset)
@@ -345,15 +353,19 @@ class Log(LogOffsets):
         self.reload_producer_state(now_ms=now_ms)
         return Truncation(self._sync.truncation_barrier(self._segments.active.file), removed)
 
-    def truncate_fully_and_start_at(self, offset: Offset, *, log_start_offset: Offset | None = None, now_ms: int) -> Truncation:
+    def truncate_fully_and_start_at(
+        self, offset: Offset, *, log_start_offset: Offset | None = None, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH, now_ms: int
+    ) -> Truncation:
         """Empties the log: the next record gets `offset`, and the log start, if not given, is `offset`, too (KAFKA-9491).
 
+        `leader_epoch` is that of the leader for whose sake this is done: up to `offset` the log then counts as that leader's.
         Errors: StorageError. A crash in between leaves a prefix of the old log, or no segment at all.
         """
         removed = self._start_over(offset, now_ms)
         self.restart(log_start_offset=offset if log_start_offset is None else log_start_offset, log_end_offset=offset)
         self._sync.on_truncated(0)
         self.leader_epochs.clear()
+        self.leader_epochs.assign(leader_epoch, offset)
         self.producer_state.reset()
         return Truncation(self._sync.truncation_barrier(self._segments.active.file), removed)
 
@@ -373,6 +385,7 @@ class Log(LogOffsets):
         removed = []
         while len(self._segments) > number:
             segment = self._segments.remove_last()
+            self._aborted.removed_from(segment.base_offset)
             gone = RemovedSegment(self.directory, segment.base_offset, segment.size)
             try:
                 gone.mark_deleted(self._filesystem)
@@ -384,19 +397,9 @@ class Log(LogOffsets):
 
     def reload_producer_state(self, *, now_ms: int) -> None:
         """Brings the producer state to the log end: the newest snapshot, then the batches behind it. Errors: StorageError."""
-        state = self.producer_state
-        state.reset()
-        first_base = self._segments.bases[0]
-        loaded = self._snapshots.load_newest(state, first_base, self.log_end_offset, now_ms=now_ms)
-        start = first_base if loaded is None else loaded
-        for number in range(max(self._segments.number_of(start), 0), len(self._segments)):
-            segment = self._segments[number]
-            place = segment.find(start) if segment.size else None
-            if place is not None:
-                for position, header in segment.batches(place.position):
-                    if header.producer_id >= 0:
-                        state.replay(header, now_ms=now_ms, control=segment.read_control(position, header))
-            self._segments.used(segment)
+        newest = self.high_watermark
+        self._snapshots.reload(self.producer_state, self._segments, self.log_end_offset, newest=newest, now_ms=now_ms)
+        self.transactions.settle(newest)
 
     def snapshot_producers(self) -> None:
         """Writes a snapshot of the producer state at the log end, if there is none and any record lies below it. Errors: OSError."""
@@ -405,14 +408,18 @@ class Log(LogOffsets):
 
     # Following
 
-    def append_as_follower(self, records: memoryview, *, now_ms: int) -> FollowerAppend | ErrorCode:
+    def append_as_follower(
+        self, records: memoryview, *, now_ms: int, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX
+    ) -> FollowerAppend | ErrorCode:
         """Takes over whole batches from a leader, offsets and epochs kept; what follows the last whole batch is ignored.
 
+        A batch of a later leader epoch than `maximum_epoch` is left, with all that follow (KAFKA-18723).
         An empty log also takes a first batch that straddles its log start, which stays where it is (KAFKA-6975).
         Errors: CORRUPT_MESSAGE for a batch with a wrong checksum, OFFSET_OUT_OF_RANGE for one that doesn't begin at or after the log
         end; nothing is written then. KAFKA_STORAGE_ERROR for a full disk, where the batches before it are kept. StorageError.
         """
-        batches = split_stored_batches(records)
+        assert not self.unsettled, self.describe()
+        batches = split_stored_batches(records, maximum_epoch)
         if isinstance(batches, ErrorCode):
             return batches
         if not batches:
@@ -421,12 +428,8 @@ class Log(LogOffsets):
             return ErrorCode.KAFKA_STORAGE_ERROR
         first, expected = batches[0].header, self.log_end_offset
         straddles = first.base_offset < expected <= first.last_offset and self.log_start_offset == expected
-        if straddles:
-            expected = first.base_offset
-        for batch in batches:
-            if batch.header.base_offset < expected:
-                return ErrorCode.OFFSET_OUT_OF_RANGE
-            expected = batch.header.last_offset + 1
+        if not follow_each_other(batches, first.base_offset if straddles else expected):
+            return ErrorCode.OFFSET_OUT_OF_RANGE
         # Nothing readable is lost: all that the log has on disk lies below its start.
         removed = self._start_over(first.base_offset, now_ms) if straddles else []
         try:
@@ -449,7 +452,9 @@ class Log(LogOffsets):
             self.leader_epochs.assign(header.partition_leader_epoch, max(header.base_offset, self.log_start_offset))
         if header.producer_id >= 0:
             control = read_control_record(batch.content, max_bytes=CONTROL_BYTES_MAX) if header.is_control else None
-            self.producer_state.replay(header, now_ms=now_ms, control=control)
+            completed = self.producer_state.replay(header, now_ms=now_ms, control=control)
+            if completed is not None:
+                self._on_transaction_ended(segment, completed)
         self.move_log_end(header.last_offset + 1)
 
     # Making it durable
@@ -482,7 +487,7 @@ class Log(LogOffsets):
         active = self._segments.active
         try:
             if active.changed and active.size:
-                self._sync.note_written(active.write_indexes())
+                self._sync.note_written([*active.write_indexes(), *self._aborted.write(active.base_offset)])
                 if self.config.preallocate:
                     active.file.truncate(active.size)
             self.snapshot_producers()

@@ -11,10 +11,10 @@ Source: Kafka's LogManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
@@ -26,7 +26,7 @@ from lowtide.storage.directory_opening import KnownTopic, OfflinePartition, Open
 from lowtide.storage.errors import DISK_FULL, RefusedDirectoryError, StorageError, storage_error
 from lowtide.storage.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
 from lowtide.storage.loader import LoadReport
-from lowtide.storage.log import Log, LogConfig, Truncation
+from lowtide.storage.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log_directory import Identity
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
 from lowtide.storage.log_start import OnDurable
@@ -234,16 +234,28 @@ class LogManager:
         """The directories that are offline, with the reason."""
         return {path: directory.offline_reason or "" for path, directory in self._directories.items() if not directory.is_online}
 
-    def registrations(self) -> dict[str, int | None]:
-        """By online directory, the number of the registration that reached it last, None where that isn't known. Errors: OSError."""
-        return {path: directory.directory.registration() for path, directory in self._directories.items() if directory.is_online}
+    def offline_partitions(self) -> list[TopicPartition]:
+        """Partitions that can't be served here since their log directory failed, or since they may be in one that is missing."""
+        return sorted({key for key, log in self.logs.items() if log.offline} | self._opened.offline.keys())
 
-    def write_registration(self, number: int) -> None:
-        """Notes a registration in every online directory, durably. Start code: it syncs.
+    def registrations(self) -> dict[str, int | None]:
+        """By online directory, the number of the registration that reached it last, None where it has none. Start code: it may fail one."""
+        numbers = {}
+        for path, directory in self._directories.items():
+            if directory.is_online:
+                try:
+                    numbers[path] = directory.directory.registration()
+                except OSError as error:
+                    directory.fail(error)
+        return numbers
+
+    def write_registration(self, number: int, directories: Collection[str]) -> None:
+        """Notes a registration in these directories, as far as they are online, durably. Start code: it syncs.
 
         A directory without room keeps the old number, and is stale by it; one that fails goes offline.
         """
-        for directory in self._directories.values():
+        for path in directories:
+            directory = self._directories[path]
             if directory.is_online:
                 try:
                     directory.directory.write_registration(number)
@@ -324,20 +336,20 @@ class LogManager:
         if not groups:
             self._answer_later(on_durable, None)
 
-    def journal_log_start(self, log: Log, offset: Offset, on_durable: OnDurable) -> None:
-        """Writes a log start that may be lower than the one before, for a truncation below it; the log itself isn't touched.
+    def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
+        """Cuts a log at `offset`, its new end. It takes no records before `on_settled(None)`. See `LogTruncations.truncate`."""
+        self._directories[parent_directory(log.directory)].truncations.truncate(log, offset, on_settled)
 
-        The truncation follows when this is durable: the journal, not the log, says where a log starts after a crash.
+    def begin_anew(self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable) -> None:
+        """Empties a log, which then starts and ends at `offset`; it takes no records before `on_settled(None)`.
+
+        `is_wanted` is asked once more when the journal has it. See `LogTruncations.begin_anew`.
         """
-        directory = self._directories[parent_directory(log.directory)]
-        directory.journal.accept([(log.topic_id, log.topic_partition.partition, offset)], on_durable)
+        self._directories[parent_directory(log.directory)].truncations.begin_anew(log, offset, leader_epoch, is_wanted, on_settled)
 
-    def settle_truncation(self, log: Log, truncation: Truncation, on_settled: OnDurable) -> None:
-        """Makes a truncation of the log durable, with the lowered recovery point; nothing may be appended before `on_settled(None)`.
-
-        A power cut could otherwise mix what was cut with what is new, or pass over new segments that it has torn.
-        """
-        self._directories[parent_directory(log.directory)].settle_truncation(truncation, on_settled)
+    def remove_segments(self, log: Log, removed: Sequence[RemovedSegment]) -> None:
+        """Unlinks segments of a log that gave way to others (`FollowerAppend.removed`)."""
+        self._directories[parent_directory(log.directory)].remove_segments(list(removed))
 
     def _answer_later(self, on_done: OnDurable, error: OSError | None) -> None:
         committer = self._committers[next(iter(self._committers))]

@@ -10,6 +10,7 @@ from lowtide.storage.producer_state import ProducerStateManager
 from lowtide.storage.segment import Segment
 from lowtide.storage.segment_files import SegmentCache
 from lowtide.storage.snapshots import ProducerSnapshots
+from lowtide.storage.transaction_index import TransactionIndex
 
 
 class LogParts(msgspec.Struct):
@@ -21,4 +22,5 @@ class LogParts(msgspec.Struct):
     leader_epochs: LeaderEpochs
     producer_state: ProducerStateManager
     snapshots: ProducerSnapshots
+    transaction_index: TransactionIndex
     cache: SegmentCache

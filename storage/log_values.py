@@ -22,6 +22,7 @@ class LogConfig:
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     max_message_bytes: int = 1_048_588
@@ -36,6 +37,9 @@ class LogConfig:
     preallocate: bool = False
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
+    log_retention_min_timestamp: int = 0
+    retention_commitoffset_ms: int = -1
+    """-1 where nothing goes because it has been consumed, be it that nobody asked for it."""
     min_insync_replicas: int = 1
 
     @property

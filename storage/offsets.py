@@ -6,7 +6,7 @@
 
 `log_start_offset` is the first readable offset. The others are exclusive ends: the high watermark of what is committed, the recovery point
 of what was synced to disk, the log end of what is written. `log_start_pending` is the largest log start that was accepted and isn't
-durable yet; it equals the log start while none is.
+durable yet; it equals the log start while none is. The last stable offset follows from the high watermark and the open transactions.
 
 Every method changes what must change together and ends in `check_order`, but for the two that every append calls: what they assert keeps
 an order that held before. Nothing here touches files or knows segments.
@@ -17,12 +17,13 @@ Sources: KAFKA-5634, KAFKA-8306, KAFKA-9491 and KAFKA-10101: a log start moved w
 from __future__ import annotations
 
 from lowtide.protocol.types import Offset
+from lowtide.storage.open_transactions import OpenTransactions
 
 
 class LogOffsets:
     """The offsets of one log. They are read by everyone and changed only by the methods."""
 
-    __slots__ = ("high_watermark", "log_end_offset", "log_start_offset", "log_start_pending", "recovery_point")
+    __slots__ = ("high_watermark", "log_end_offset", "log_start_offset", "log_start_pending", "recovery_point", "transactions")
 
     def __init__(self, *, log_start_offset: Offset, log_end_offset: Offset, high_watermark: Offset, recovery_point: Offset) -> None:
         """Loads what a start found. High watermark and recovery point are brought between log start and log end."""
@@ -31,6 +32,7 @@ class LogOffsets:
         self.log_end_offset = log_end_offset
         self.high_watermark = min(max(high_watermark, log_start_offset), log_end_offset)
         self.recovery_point = min(max(recovery_point, log_start_offset), log_end_offset)
+        self.transactions = OpenTransactions()
         self.check_order()
 
     def check_order(self) -> None:
@@ -52,7 +54,11 @@ class LogOffsets:
     @property
     def last_stable_offset(self) -> Offset:
         """The exclusive end of what read_committed may see; never below the log start."""
-        return self.high_watermark
+        return self._last_stable_offset() if self.transactions.any else self.high_watermark
+
+    def _last_stable_offset(self) -> Offset:
+        first = self.transactions.first_unstable(self.high_watermark)
+        return self.high_watermark if first is None else max(min(first, self.high_watermark), self.log_start_offset)
 
     def move_log_end(self, offset: Offset) -> None:
         """The log grew: its exclusive end is now `offset`."""
@@ -102,13 +108,15 @@ class LogOffsets:
     def cut(self, log_end_offset: Offset) -> None:
         """The log was truncated to the exclusive end `log_end_offset`.
 
-        Below the log start it takes the log start along: then log start, high watermark and log end are all `log_end_offset`. A pending
-        log start above the new end is forgotten: the records that it was accepted for are gone, others may take their offsets.
+        Below the log start it takes the log start along: then log start, high watermark and log end are all `log_end_offset`. If a pending
+        log start lies above the new end, none is pending any more: the records that it was accepted for are gone, others may take their
+        offsets.
         """
         assert 0 <= log_end_offset <= self.log_end_offset, (log_end_offset, self.describe())
         self.log_end_offset = log_end_offset
         self.log_start_offset = min(self.log_start_offset, log_end_offset)
-        self.log_start_pending = max(self.log_start_offset, min(self.log_start_pending, log_end_offset))
+        if self.log_start_pending > log_end_offset:
+            self.log_start_pending = self.log_start_offset
         self.high_watermark = min(self.high_watermark, log_end_offset)
         self.recovery_point = min(self.recovery_point, log_end_offset)
         self.check_order()

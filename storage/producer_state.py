@@ -34,7 +34,8 @@ A snapshot holds only the last batch of each producer. Its name, the offset behi
     >>> state.encode_snapshot()[6:].hex(" ", 8)[:35]
     '0000 0001000000000000 0007000000000'
 
-Does not touch files, and checks no transaction beyond what Kafka's partition leader checks of a data batch.
+Which transactions are open follows from the producers (`transactions`). Does not touch files. That a transaction knows the partition is
+asked of its coordinator before a batch comes here.
 Source: KIP-98, Kafka's `ProducerStateManager`, `ProducerStateEntry` and `ProducerAppendInfo`.
 """
 
@@ -48,7 +49,9 @@ import msgspec
 from crc32c import crc32c
 
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import ControlRecordType
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_SEQUENCE, UNKNOWN_OFFSET
+from lowtide.storage.open_transactions import CompletedTransaction, OpenTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,7 +137,7 @@ class ProducerEntry(msgspec.Struct, gc=False):
 class ProducerStateManager:
     """The producers of one partition. One writer: the event loop that appends to the partition."""
 
-    __slots__ = ("_entries", "_maximum_producers", "expiration_ms")
+    __slots__ = ("_entries", "_maximum_producers", "expiration_ms", "transactions", "verifications")
 
     def __init__(self, *, expiration_ms: int = DEFAULT_EXPIRATION_MS, maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS) -> None:
         """Know nobody. A producer is forgotten `expiration_ms` after its last append, or when there are too many."""
@@ -143,6 +146,9 @@ class ProducerStateManager:
         self._entries: dict[ProducerId, ProducerEntry] = {}
         self.expiration_ms = expiration_ms
         self._maximum_producers = maximum_producers
+        self.transactions = OpenTransactions()
+        self.verifications: dict[ProducerId, object] = {}
+        """Producers about whose transactions a coordinator is being asked, until a marker comes in between (KIP-890)."""
 
     @property
     def producers(self) -> Mapping[ProducerId, ProducerEntry]:
@@ -158,9 +164,10 @@ class ProducerStateManager:
         *,
         is_transactional: bool = False,
     ) -> Accepted | Duplicate | ErrorCode:
-        """Whether a client's batch is the one that follows this producer's last. Changes nothing.
+        """Whether a batch is the one that follows this producer's last. Changes nothing.
 
-        An unknown producer may begin at any sequence, since its state may have expired; a new epoch must begin at 0.
+        An unknown producer may begin at any sequence, since its state may have expired; a new epoch must begin at 0. The batches of a
+        group's coordinator, which writes for a producer, have no sequence.
         Errors: INVALID_PRODUCER_EPOCH for an older epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, and for a duplicate that is no
         longer remembered or has another size; INVALID_TXN_STATE for a plain batch within the producer's open transaction.
         """
@@ -170,9 +177,9 @@ class ProducerStateManager:
         if producer_epoch != entry.producer_epoch:
             if producer_epoch < entry.producer_epoch:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
-            if base_sequence != 0 and entry.producer_epoch != NO_PRODUCER_EPOCH:
+            if base_sequence > 0 and entry.producer_epoch != NO_PRODUCER_EPOCH:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        else:
+        elif base_sequence != NO_SEQUENCE:
             last_sequence = (base_sequence + record_count - 1) & _LARGEST_SEQUENCE
             for batch in entry.batches:
                 if batch.first_sequence == base_sequence and batch.last_sequence == last_sequence:
@@ -184,6 +191,28 @@ class ProducerStateManager:
         if entry.transaction_first_offset != UNKNOWN_OFFSET and not is_transactional:
             return ErrorCode.INVALID_TXN_STATE
         return ACCEPTED
+
+    def is_in_transaction(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
+        """Whether a producer of this epoch has a transaction open here."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.producer_epoch == producer_epoch and entry.transaction_first_offset != UNKNOWN_OFFSET
+
+    def check_marker(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int, *, epoch_is_bumped: bool = False
+    ) -> Accepted | ErrorCode:
+        """Whether a coordinator may end this producer's transaction. Changes nothing.
+
+        `epoch_is_bumped`: each transaction has an epoch of its own, and the marker that of the next one (KIP-890): a marker that comes late
+        once more must not end the next one.
+        Errors: INVALID_PRODUCER_EPOCH for an older epoch; TRANSACTION_COORDINATOR_FENCED for a coordinator that another has followed.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return ACCEPTED
+        is_late = epoch_is_bumped and producer_epoch == entry.producer_epoch and entry.transaction_first_offset != UNKNOWN_OFFSET
+        if producer_epoch < entry.producer_epoch or is_late:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return ErrorCode.TRANSACTION_COORDINATOR_FENCED if coordinator_epoch < entry.coordinator_epoch else ACCEPTED
 
     def update(
         self,
@@ -222,15 +251,16 @@ class ProducerStateManager:
             entry.last_append_ms = now_ms
         if is_transactional and entry.transaction_first_offset == UNKNOWN_OFFSET:
             entry.transaction_first_offset = base_offset
+            self.transactions.begin(base_offset, producer_id)
 
-    def replay(self, header: BatchHeader, *, now_ms: int, control: ControlRecord | None = None) -> None:
-        """Take in a batch of the log that a leader has checked: in recovery, and on a follower.
+    def replay(self, header: BatchHeader, *, now_ms: int, control: ControlRecord | None = None) -> CompletedTransaction | None:
+        """Take in a batch of the log that a leader has checked: in recovery, and on a follower. Returns the transaction that it ended.
 
         `control` is the marker of a control batch, and None for one that ends no transaction. `now_ms` counts as the time of the
         append, for the log doesn't keep it; a producer is thus remembered a while longer after a restart.
         """
         if header.producer_id < 0:
-            return
+            return None
         if not header.is_control:
             self.update(
                 header.producer_id,
@@ -242,25 +272,43 @@ class ProducerStateManager:
                 now_ms=now_ms,
                 is_transactional=header.is_transactional,
             )
-        elif control is not None:
-            self._end_transaction(header, control, now_ms)
+            return None
+        if control is None:
+            return None
+        return self.end_transaction(
+            header.producer_id,
+            header.producer_epoch,
+            control,
+            marker_offset=header.base_offset,
+            timestamp=header.max_timestamp,
+            now_ms=now_ms,
+        )
 
-    def _end_transaction(self, header: BatchHeader, control: ControlRecord, now_ms: int) -> None:
-        entry = self._entries.get(header.producer_id)
+    def end_transaction(
+        self,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        control: ControlRecord,
+        *,
+        marker_offset: Offset,
+        timestamp: int,
+        now_ms: int,
+    ) -> CompletedTransaction | None:
+        """A marker was appended. Returns the transaction that it ended; None where the producer had none open here."""
+        self.verifications.pop(producer_id, None)
+        entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._add(header.producer_id, ProducerEntry(header.producer_epoch, [], header.max_timestamp, now_ms))
-        if entry.producer_epoch != header.producer_epoch:
-            entry.producer_epoch = header.producer_epoch
+            entry = self._add(producer_id, ProducerEntry(producer_epoch, [], timestamp, now_ms))
+        if entry.producer_epoch != producer_epoch:
+            entry.producer_epoch = producer_epoch
             entry.batches.clear()
-        entry.last_timestamp = header.max_timestamp
+        entry.last_timestamp = timestamp
         entry.last_append_ms = now_ms
         entry.coordinator_epoch = control.coordinator_epoch
-        entry.transaction_first_offset = UNKNOWN_OFFSET
-
-    def first_unstable_offset(self) -> Offset | None:
-        """The first offset of the oldest open transaction, or None. Costs a look at each producer."""
-        firsts = (entry.transaction_first_offset for entry in self._entries.values())
-        return min((first for first in firsts if first != UNKNOWN_OFFSET), default=None)
+        first_offset, entry.transaction_first_offset = entry.transaction_first_offset, UNKNOWN_OFFSET
+        if first_offset == UNKNOWN_OFFSET:
+            return None
+        return self.transactions.end(first_offset, marker_offset, is_aborted=control.type is ControlRecordType.ABORT)
 
     def remove_expired(self, now_ms: int) -> int:
         """Forget producers that appended nothing for the expiration time, open transactions aside; returns how many."""
@@ -285,6 +333,7 @@ class ProducerStateManager:
     def reset(self) -> None:
         """Forget everybody: the log was emptied, or is about to be replayed from another place."""
         self._entries.clear()
+        self.transactions.restart()
 
     def encode_snapshot(self) -> bytes:
         """All producers in Kafka's snapshot format."""
@@ -312,6 +361,16 @@ class ProducerStateManager:
         self._entries = {}
         for producer_id, entry in entries.items():
             self._add(producer_id, entry)
+        self.transactions.restart(
+            (entry.transaction_first_offset, producer_id)
+            for producer_id, entry in self._entries.items()
+            if entry.transaction_first_offset != UNKNOWN_OFFSET
+        )
+
+    @property
+    def knows_coordinators(self) -> bool:
+        """Whether a transaction of any producer that is known has ended here."""
+        return any(entry.coordinator_epoch != _NO_COORDINATOR_EPOCH for entry in self._entries.values())
 
     def _add(self, producer_id: ProducerId, entry: ProducerEntry) -> ProducerEntry:
         """Add a producer that isn't known, after making room. Open transactions are never evicted."""

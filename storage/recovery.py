@@ -15,6 +15,7 @@ from crc32c import crc32c
 from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER_STRUCT,
+    CONTROL_BIT,
     CURRENT_MAGIC,
     LOG_OVERHEAD,
     RECORD_BATCH_OVERHEAD,
@@ -37,6 +38,8 @@ class CheckedSegment(msgspec.Struct, gc=False):
     valid_bytes: int
     next_offset: Offset
     reason: str | None
+    has_markers: bool
+    """Whether transactions end in it."""
 
 
 def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> CheckedSegment:
@@ -56,13 +59,15 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
             check.reason = "the file ends early"
         position += check.chunk(buffer[:got], position)
     segment.indexes[1].maybe_append(segment.max_timestamp, segment.max_timestamp_offset)
-    return CheckedSegment(position, check.next_offset, check.reason and f"{segment.path}, byte {position}: {check.reason}")
+    return CheckedSegment(
+        position, check.next_offset, check.reason and f"{segment.path}, byte {position}: {check.reason}", check.has_markers
+    )
 
 
 class _Check:
     """The state of one check. `reason` says why it has come to an end."""
 
-    __slots__ = ("_epochs", "_interval_bytes", "_largest_offset", "_segment", "next_offset", "reason")
+    __slots__ = ("_epochs", "_interval_bytes", "_largest_offset", "_segment", "has_markers", "next_offset", "reason")
 
     def __init__(self, segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> None:
         self._segment = segment
@@ -71,6 +76,7 @@ class _Check:
         self._largest_offset = segment.base_offset + MAX_RELATIVE_OFFSET
         self.next_offset = segment.base_offset
         self.reason: str | None = None
+        self.has_markers = False
 
     def chunk(self, chunk: memoryview, position: FilePosition) -> int:
         """Checks the batches that begin in `chunk`, the bytes from `position` on; returns how many bytes they take.
@@ -81,7 +87,7 @@ class _Check:
         left = segment.size - position
         at = 0
         while len(chunk) - at >= RECORD_BATCH_OVERHEAD:
-            base_offset, length, epoch, magic, crc, _, delta, _, max_timestamp, _, _, _, _ = unpack(chunk, at)
+            base_offset, length, epoch, magic, crc, attributes, delta, _, max_timestamp, _, _, _, _ = unpack(chunk, at)
             end = at + length + LOG_OVERHEAD
             last_offset = base_offset + delta
             in_order = self.next_offset <= base_offset <= last_offset <= self._largest_offset
@@ -98,6 +104,8 @@ class _Check:
                 self.reason = "the CRC of the batch that begins here is wrong"
                 return at
             segment.note_batch(last_offset, position + at, end - at, max_timestamp, self._interval_bytes)
+            if attributes & CONTROL_BIT:
+                self.has_markers = True
             if epoch > epochs.latest:
                 epochs.assign(epoch, base_offset)
             self.next_offset = last_offset + 1

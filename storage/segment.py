@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final, Protocol
+from zlib import crc32
 
 import msgspec
 
@@ -67,6 +68,8 @@ class RollLimits(Protocol):
     def segment_bytes(self) -> int: ...
     @property
     def segment_ms(self) -> int: ...
+    @property
+    def segment_jitter_ms(self) -> int: ...
     @property
     def segment_index_bytes(self) -> int: ...
 
@@ -279,11 +282,16 @@ class Segment:
         if not self.size:
             return False
         age_ms = max_timestamp - self.first_timestamp if self.first_timestamp >= 0 else now_ms - self.created_ms
-        if age_ms > limits.segment_ms:
+        if age_ms > limits.segment_ms - limits.segment_jitter_ms and age_ms > limits.segment_ms - self._jitter_ms(limits):
             return True
         assert self._indexes is not None
         # The time index keeps one place for the entry that closing adds, and has the longer entries, though never more of them.
         return (len(self._indexes[0]) + 2) * TIME_ENTRY_BYTES > limits.segment_index_bytes
+
+    def _jitter_ms(self, limits: RollLimits) -> int:
+        """How much earlier than others this one is closed, so that the partitions of a broker don't all roll at once; always the same."""
+        most = min(limits.segment_jitter_ms, limits.segment_ms)
+        return crc32(self.path.encode()) % most if most else 0
 
     def write(self, parts: list[Buffer], size: int) -> None:
         """Appends the `size` bytes of `parts`, all or nothing. The caller calls `note_batch` for what they are.

@@ -147,6 +147,18 @@ class SegmentList:
             size = max_bytes if max_bytes > first_size else first_size  # noqa: FURB136 - thrice as fast as max
         return LogRead(FileSlice(segment.file, position, size, segment.token))
 
+    def end_of(self, read: FileSlice, offset: Offset, log_end_offset: Offset) -> Offset:
+        """An exclusive end of what a slice that was read at `offset` holds, not much above its last record."""
+        bases = self.bases
+        for number in range(max(bisect_right(bases, offset) - 1, 0), len(bases)):
+            segment = self._segments[number]
+            if segment.is_open and segment.file is read.file:
+                found = segment.indexes[0].offset_at(read.position + read.size)
+                if found is not None:
+                    return found
+                return bases[number + 1] if number + 1 < len(bases) else log_end_offset
+        return log_end_offset
+
     def bytes_between(self, offset: Offset, end_offset: Offset, log_end_offset: Offset, limit: int) -> int:
         """`Log.bytes_between`."""
         if offset >= end_offset:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import storage_error
+from lowtide.storage.open_transactions import CompletedTransaction
 from lowtide.storage.producer_state import CorruptSnapshotError, ProducerStateManager
 from lowtide.storage.segment import SNAPSHOT_SUFFIX, offset_name
+from lowtide.storage.segment_list import SegmentList
 
 
 class ProducerSnapshots:
@@ -46,6 +48,44 @@ class ProducerSnapshots:
         if offset not in self._offsets:
             insort(self._offsets, offset)
         return path
+
+    def reload(
+        self,
+        state: ProducerStateManager,
+        segments: SegmentList,
+        end_offset: Offset,
+        *,
+        newest: Offset,
+        now_ms: int,
+        on_completed: Callable[[Offset, CompletedTransaction], None] | None = None,
+    ) -> None:
+        """Brings `state` to `end_offset` (exclusive), where a segment or the log ends: a snapshot, then the batches behind it.
+
+        Of the snapshots at or below `newest` the newest is taken; a newer one only if no transaction had ended in it, for it doesn't say
+        which of those were decided. `on_completed` hears of each transaction that ends, with the base offset of the segment of its marker.
+        Errors: StorageError.
+        """
+        state.reset()
+        first_base = segments.bases[0]
+        loaded = None
+        if on_completed is None:
+            loaded = self.load_newest(state, first_base, end_offset, now_ms=now_ms)
+        if loaded is None or (loaded > newest and state.knows_coordinators):
+            state.reset()
+            loaded = self.load_newest(state, first_base, newest, now_ms=now_ms)
+        start = first_base if loaded is None else loaded
+        for number in range(max(segments.number_of(start), 0), len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= end_offset and number:
+                break
+            place = segment.find(start) if segment.size else None
+            if place is not None:
+                for position, header in segment.batches(place.position):
+                    if header.producer_id >= 0:
+                        completed = state.replay(header, now_ms=now_ms, control=segment.read_control(position, header))
+                        if completed is not None and on_completed is not None:
+                            on_completed(segment.base_offset, completed)
+            segments.used(segment)
 
     def load_newest(self, state: ProducerStateManager, first_base: Offset, end_offset: Offset, *, now_ms: int) -> Offset | None:
         """Loads the newest good snapshot from `first_base` to `end_offset` (both inclusive) into `state`; returns its offset, or None.

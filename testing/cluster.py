@@ -1,7 +1,10 @@
-"""A real broker inside a test's own process: what people start a container for.
+"""Real brokers inside a test's own process: what people start containers for.
 
 `LowtideCluster` is a synchronous context manager. Its brokers run on one event loop in a background thread, listen on free loopback
 ports and keep their files in a temporary directory unless one is given. Clients connect to them through real sockets.
+
+One broker is what `lowtide serve` runs. Several replicate to each other as on several machines; what they can't show is a machine's death:
+they share a process, and the file with the metadata.
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from lowtide.broker.local_cluster import LocalCluster
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -27,42 +33,69 @@ class LowtideCluster:
     ...     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     """
 
-    def __init__(self, brokers: int = 1, *, data_directory: str | Path | None = None, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        data_directory: str | Path | None = None,
+        config: Mapping[str, str] | None = None,
+        racks: Sequence[str] = (),
+    ) -> None:
         """`config` are broker configuration keys; `data_directory` is kept, a temporary one is removed.
 
-        Errors: NotImplementedError for more than one broker: they cannot replicate yet.
+        Several brokers have the ids 1, 2, 3 and so on; one has what `node.id` says. `racks` has the rack of each of several.
         """
-        if brokers != 1:
-            message = f"brokers={brokers}: one broker is what can run until brokers replicate to each other"
-            raise NotImplementedError(message)
+        assert brokers > 0, f"brokers={brokers}: one is the least"
+        assert not racks or len(racks) == brokers > 1, f"{brokers} brokers and {len(racks)} racks"
+        self._count = brokers
+        self._racks = tuple(racks)
         self._config = dict(config or {})
         self._given_directory = None if data_directory is None else str(data_directory)
         self._directory = ""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        self.host = "127.0.0.1"
-        self.port = 0
+        self._cluster: LocalCluster | None = None
+        self._addresses: dict[int, str] = {}
 
     @property
     def bootstrap(self) -> str:
-        """What clients take as `bootstrap.servers`."""
-        return f"{self.host}:{self.port}"
+        """What clients take as `bootstrap.servers`: the addresses of all brokers, those too that were stopped."""
+        return ",".join(self._addresses.values())
+
+    @property
+    def host(self) -> str:
+        """Where the first broker listens."""
+        return next(iter(self._addresses.values())).rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        """The port of the first broker."""
+        return int(next(iter(self._addresses.values())).rpartition(":")[2])
+
+    @property
+    def broker_ids(self) -> list[int]:
+        """Of all brokers, those too that were stopped."""
+        return list(self._addresses)
+
+    def address(self, broker_id: int) -> str:
+        """Where one broker listens, or did before it was stopped."""
+        return self._addresses[broker_id]
 
     @property
     def data_directory(self) -> str:
-        """Where the broker keeps its log directory, while it runs."""
+        """Where the brokers keep their files, while they run."""
         return self._directory
 
     def start(self) -> None:
-        """Start and wait until clients can connect. Errors: whatever kept the broker from starting."""
+        """Start and wait until clients can connect. Errors: whatever kept a broker from starting."""
         assert self._thread is None, "the cluster runs already"
         self._directory = self._given_directory or tempfile.mkdtemp(prefix="lowtide-")
-        started: Future[int] = Future()
+        started: Future[dict[int, str]] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="lowtide-cluster", daemon=True)
         self._thread.start()
         try:
-            self.port = started.result(START_TIMEOUT_S)
+            self._addresses = started.result(START_TIMEOUT_S)
         except BaseException:
             self._thread.join(STOP_TIMEOUT_S)
             self._clean_up()
@@ -75,18 +108,25 @@ class LowtideCluster:
         if self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(STOP_TIMEOUT_S)
-        assert not self._thread.is_alive(), "the broker did not stop"
+        assert not self._thread.is_alive(), "the brokers did not stop"
         self._clean_up()
 
     def restart(self) -> None:
-        """Stop gracefully and start again over the same files, on the same port."""
-        assert self._thread is not None, "the cluster doesn't run"
-        directory, port = self._directory, self.port
-        given, self._given_directory = self._given_directory, directory
-        self.stop()
-        self._config["listeners"] = f"PLAINTEXT://{self.host}:{port}"
-        self.start()
-        self._given_directory = given
+        """Stop gracefully and start again over the same files, on the same ports."""
+        self._do(lambda cluster: cluster.stop())
+        self._do(lambda cluster: cluster.start())
+
+    def stop_broker(self, broker_id: int) -> None:
+        """Stop one broker gracefully, and wait for it."""
+        self._do(lambda cluster: cluster.stop_broker(broker_id))
+
+    def kill_broker(self, broker_id: int) -> None:
+        """End one broker without a farewell, as far as the process that lives on can do that: its connections break, its lease runs out."""
+        self._do(lambda cluster: cluster.kill_broker(broker_id))
+
+    def start_broker(self, broker_id: int) -> None:
+        """Start a broker again that was stopped or killed: over the same files, on the same port. Errors: what keeps it from starting."""
+        self._do(lambda cluster: cluster.start_broker(broker_id))
 
     def __enter__(self) -> Self:
         """Start."""
@@ -98,31 +138,45 @@ class LowtideCluster:
         self.stop()
 
     def _clean_up(self) -> None:
-        self._thread = self._loop = self._stop = None
+        self._thread = self._loop = self._stop = self._cluster = None
         if self._given_directory is None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _run(self, started: Future[int]) -> None:
+    def _do(self, what: Callable[[LocalCluster], Coroutine[Any, Any, None]]) -> None:
+        """Have the brokers' thread do something, and wait for it. Errors: what it raises."""
+        assert self._loop is not None, "the cluster doesn't run"
+        assert self._cluster is not None, "the cluster has not started"
+        asyncio.run_coroutine_threadsafe(what(self._cluster), self._loop).result(START_TIMEOUT_S + STOP_TIMEOUT_S)
+
+    def _run(self, started: Future[dict[int, str]]) -> None:
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._serve(started))
 
-    async def _serve(self, started: Future[int]) -> None:
-        from lowtide.broker.config import load_config
-        from lowtide.broker.lifecycle import Broker, real_ports
-        from lowtide.broker.logs import quiet_logger
-
+    async def _serve(self, started: Future[dict[int, str]]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        settings: dict[str, Any] = {"listeners": f"PLAINTEXT://{self.host}:0", "log.dirs": self._directory, **self._config}
         try:
-            config = load_config(settings=settings)
-            broker = Broker(config, real_ports(self._loop), quiet_logger())
-            await broker.start()
+            cluster = self._cluster = self._make()
+            await cluster.start()
         except BaseException as error:  # noqa: BLE001  the thread that waits gets it
             started.set_exception(error)
             return
-        started.set_result(broker.port)
+        started.set_result(cluster.addresses)
         await self._stop.wait()
-        await broker.stop()
+        await cluster.stop()
+
+    def _make(self) -> LocalCluster:
+        """The brokers, as they are configured. Errors: ConfigError."""
+        from lowtide.broker.config import Given
+        from lowtide.broker.local_cluster import LocalCluster, configurations_of_several
+        from lowtide.broker.logs import quiet_logger
+
+        given = {name: Given(text, "config") for name, text in self._config.items()}
+        given.setdefault("group.initial.rebalance.delay.ms", Given("0", "the default"))
+        if self._count > 1:
+            several = configurations_of_several(given, self._directory, self._count, racks=self._racks)
+            return LocalCluster(several, self._directory, lambda _broker_id: quiet_logger())
+        one = {"listeners": Given("PLAINTEXT://127.0.0.1:0", "the default"), "log.dirs": Given(self._directory, "the default"), **given}
+        return LocalCluster([one], None, lambda _broker_id: quiet_logger())

@@ -39,9 +39,10 @@ def missing() -> str | None:
 class EtcdProcess:
     """One member, over all its lives. Used as `with`: whatever happens, the process is gone at the end."""
 
-    def __init__(self, directory: Path, *settings: str) -> None:
-        """`settings` are further options of etcd's command line."""
+    def __init__(self, directory: Path, *settings: str, host: str = HOST) -> None:
+        """`settings` are further options of etcd's command line; `host` is an address of this machine."""
         self.directory = directory
+        self._host = host
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._ports = free_ports(2)
@@ -49,7 +50,7 @@ class EtcdProcess:
     @property
     def endpoint(self) -> str:
         """`host:port` for clients."""
-        return f"{HOST}:{self._ports[0]}"
+        return f"{self._host}:{self._ports[0]}"
 
     @property
     def name(self) -> str:
@@ -59,7 +60,7 @@ class EtcdProcess:
     @property
     def peer_url(self) -> str:
         """The address for other members."""
-        return f"http://{HOST}:{self._ports[1]}"
+        return f"http://{self._host}:{self._ports[1]}"
 
     def __enter__(self) -> Self:
         for _ in range(_PORT_ATTEMPTS):

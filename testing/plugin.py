@@ -1,4 +1,4 @@
-"""pytest fixtures: `lowtide`, a broker for the session, and `lowtide_topic`, a topic name that nobody else uses.
+"""pytest fixtures: `lowtide`, a broker for the session, `lowtide_cluster`, three of them, and `lowtide_topic`, a name for a topic.
 
 Registered as a pytest plugin by the package; imports the broker only when a fixture is asked for.
 """
@@ -24,6 +24,15 @@ def lowtide() -> Iterator[LowtideCluster]:
     from lowtide.testing.cluster import LowtideCluster
 
     with LowtideCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def lowtide_cluster() -> Iterator[LowtideCluster]:
+    """Three running brokers: `lowtide_cluster.bootstrap` are their addresses. A test that stops one starts it again."""
+    from lowtide.testing.cluster import LowtideCluster
+
+    with LowtideCluster(brokers=3) as cluster:
         yield cluster
 
 

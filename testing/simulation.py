@@ -256,7 +256,7 @@ class Simulation:
         await asyncio.gather(*tasks)
 
     async def _truncate(self) -> None:
-        """Cut a log below its log start, journalled first: what a follower does whose leader has lost data."""
+        """Cut a log below its log start: what a follower does whose leader has lost data."""
         assert self.broker is not None
         for load in self.loads:
             log = next(log for log in self.broker.log_manager.logs.values() if log.topic_partition.partition == load.partition)
@@ -265,14 +265,10 @@ class Simulation:
                 await self._cut(self.broker, load, log, end)
 
     async def _cut(self, broker: Broker, load: PartitionLoad, log: Log, end: int) -> None:
-        journalled: asyncio.Future[None] = self.loop.create_future()
-        broker.log_manager.journal_log_start(log, end, lambda _error: journalled.set_result(None))
-        await journalled
         self.watch.log_starts[log.topic_partition] = end
         load.history.on_truncated(end)
-        truncation = log.truncate_to(end, now_ms=self.clock.wall_ms())
         settled: asyncio.Future[None] = self.loop.create_future()
-        broker.log_manager.settle_truncation(log, truncation, lambda _error: settled.set_result(None))
+        broker.log_manager.truncate(log, end, lambda _error: settled.set_result(None))
         await settled
 
     async def _crash_within(self) -> None:

@@ -1,27 +1,34 @@
 """DeleteRecords that waits: first for the leader's own disk, then for every replica that must have the delete.
 
-Each partition waits until its low watermark has reached the offset; for a leader-only delete (KIP-1343) until the leader's log start
-offset has. When that holds, or the time is up, everything is checked again: the answer is success only under the leader epoch and
-the topic id under which the delete was accepted, and at the deadline too if the condition holds.
+Two waits, one after the other, for their time is counted differently: Kafka's time-out begins when the leader's disk is done. The first
+ends when every row's own log start is durable, and is all that a leader-only delete (KIP-1343) waits for. In the second each partition
+waits until its low watermark has reached the offset (rules R3 and R4).
+
+A row is a success only under the leader epoch and the topic id under which it was accepted (rule R6), and only if the condition holds, at
+the deadline too. It tells the offsets of that moment; the others tell them as they are when the answer is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from lowtide.broker.delayed.queue import DelayedRequest
+from lowtide.broker.delayed.queue import DelayedQueue, DelayedRequest, commit_deadline_ms
 from lowtide.broker.pending import Pending
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
 from lowtide.protocol.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicPartition
 from lowtide.replication.partition import Partition
+from lowtide.runtime.clock import Clock
 
 
 class DeleteRow(msgspec.Struct, kw_only=True):
-    """One partition of a request: what was accepted under which leadership, or why it was refused."""
+    """One partition of a request: what was accepted under which leadership, or why it was refused.
+
+    The offsets are what a row that is done tells.
+    """
 
     key: TopicPartition
     error_code: int = ErrorCode.NONE
@@ -29,19 +36,38 @@ class DeleteRow(msgspec.Struct, kw_only=True):
     leader_epoch: LeaderEpoch = -1
     offset: Offset = UNKNOWN_OFFSET
     done: bool = False
+    low_watermark: Offset = UNKNOWN_OFFSET
+    log_start_offset: Offset = UNKNOWN_OFFSET
 
 
 class DelayedDeleteRecords(DelayedRequest):
     """See the module."""
 
-    __slots__ = ("_deadline_ms", "_leader_only", "_pending", "_replicas", "_rows")
+    __slots__ = (
+        "_clock",
+        "_commit_deadline_ms",
+        "_deadline_ms",
+        "_durable",
+        "_leader_only",
+        "_pending",
+        "_replicas",
+        "_rows",
+        "_timeout_ms",
+        "on_durable",
+    )
 
-    def __init__(self, replicas: ReplicaManager, rows: list[DeleteRow], *, leader_only: bool, deadline_ms: int) -> None:
+    def __init__(self, replicas: ReplicaManager, clock: Clock, rows: list[DeleteRow], *, leader_only: bool, timeout_ms: int) -> None:
+        """`timeout_ms` is the request's, which begins now."""
         super().__init__()
         self._replicas = replicas
+        self._clock = clock
         self._rows = rows
         self._leader_only = leader_only
-        self._deadline_ms = deadline_ms
+        self._timeout_ms = max(timeout_ms, 0)
+        self._commit_deadline_ms = self._deadline_ms = commit_deadline_ms(clock, timeout_ms)
+        self._durable = False
+        self.on_durable: Callable[[], None] | None = None
+        """Called when the first wait is over and the second begins."""
         self._pending: Pending[DeleteRecordsResponse] = Pending()
 
     @property
@@ -51,18 +77,24 @@ class DelayedDeleteRecords(DelayedRequest):
 
     def start(self) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
         """The answer if nothing has to be waited for, else a promise of it."""
-        if self._test():
+        if self._test() or not self._wait():
             return self._response()
-        self._pending.on_abandoned = lambda: self._replicas.deletes.remove(self)
-        if not self._replicas.deletes.watch(self):
-            return self._response()
+        self._pending.on_abandoned = self._forget
         return self._pending
 
     def try_complete(self) -> bool:
-        """Answer when no partition has to wait any more."""
-        if not self._test():
+        """Answer when no partition has to wait any more, or go over from the first wait to the second."""
+        durable = self._durable
+        if self._test():
+            self._pending.complete(self._response())
+            return True
+        if self._durable == durable:
+            self._await_slow_ones()
             return False
-        self._pending.complete(self._response())
+        if not self._wait():
+            self._pending.complete(self._response())
+        elif self.on_durable is not None:
+            self.on_durable()
         return True
 
     def complete_late(self) -> None:
@@ -78,24 +110,58 @@ class DelayedDeleteRecords(DelayedRequest):
         """What each waiting partition has to reach."""
         return [(row.key, row.offset) for row in self._rows if not row.done]
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether the first wait is over."""
+        return self._durable
+
+    @property
+    def _queue(self) -> DelayedQueue:
+        return self._replicas.deletes if self._durable else self._replicas.log_starts
+
+    def _wait(self) -> bool:
+        if not self._queue.watch(self):
+            return False
+        self._await_slow_ones()
+        return True
+
+    def _await_slow_ones(self) -> None:
+        if self._durable:
+            self._replicas.led.await_slow_ones(row.key for row in self._rows if not row.done)
+
+    def _forget(self) -> None:
+        self._queue.remove(self)  # the other one knows nothing of it, and would fail
+
     def _test(self) -> bool:
         """Settle the rows that can be settled. Returns whether all are."""
-        waiting = False
+        waiting, durable = False, True
         for row in self._rows:
             if not row.done:
                 self._settle(row)
-                waiting = waiting or not row.done
+                if not row.done:
+                    waiting = True
+                    durable = durable and row.partition is not None and row.partition.log.log_start_offset >= row.offset
+        if waiting and durable and not self._leader_only and not self._durable:
+            self._durable = True
+            self._deadline_ms = min(self._commit_deadline_ms, self._clock.monotonic_ms() + self._timeout_ms)
         return not waiting
 
     def _settle(self, row: DeleteRow) -> None:
         current = self._replicas.find(*row.key)
         if isinstance(current, ErrorCode):
             row.error_code, row.done = current, True
-        elif current is not row.partition or not current.is_leader or current.leader_epoch != row.leader_epoch:
+            return
+        if current is not row.partition or not current.is_leader or current.leader_epoch != row.leader_epoch:
             row.error_code, row.done = ErrorCode.NOT_LEADER_OR_FOLLOWER, True
-        else:
-            reached = current.log.log_start_offset if self._leader_only else current.low_watermark
-            row.done = reached >= row.offset
+            return
+        own = current.log.log_start_offset
+        if own < row.offset:
+            return
+        low_watermark = self._replicas.low_watermark(current)
+        if self._leader_only or (low_watermark >= row.offset and self._replicas.reports_log_starts()):
+            row.done, row.low_watermark, row.log_start_offset = True, low_watermark, own
+            if not self._leader_only and current.leadership is not None:
+                current.leadership.note_acknowledged(row.offset)
 
     def _response(self) -> DeleteRecordsResponse:
         topics: dict[str, DeleteRecordsTopicResult] = {}
@@ -103,19 +169,16 @@ class DelayedDeleteRecords(DelayedRequest):
             topic = topics.get(row.key.topic)
             if topic is None:
                 topic = topics[row.key.topic] = DeleteRecordsTopicResult(name=row.key.topic, partitions=[])
-            topic.partitions.append(_result(row))
+            topic.partitions.append(self._result(row))
         return DeleteRecordsResponse(throttle_time_ms=0, topics=list(topics.values()))
 
-
-def _result(row: DeleteRow) -> DeleteRecordsPartitionResult:
-    error_code = row.error_code if row.done else ErrorCode.REQUEST_TIMED_OUT
-    if error_code not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT) or row.partition is None:
+    def _result(self, row: DeleteRow) -> DeleteRecordsPartitionResult:
+        low_watermark, log_start_offset = row.low_watermark, row.log_start_offset
+        if not row.done and row.partition is not None:
+            low_watermark, log_start_offset = self._replicas.low_watermark(row.partition), row.partition.log.log_start_offset
         return DeleteRecordsPartitionResult(
-            partition_index=row.key.partition, low_watermark=UNKNOWN_OFFSET, leader_log_start_offset=UNKNOWN_OFFSET, error_code=error_code
+            partition_index=row.key.partition,
+            low_watermark=low_watermark,
+            leader_log_start_offset=log_start_offset,
+            error_code=row.error_code if row.done else ErrorCode.REQUEST_TIMED_OUT,
         )
-    return DeleteRecordsPartitionResult(
-        partition_index=row.key.partition,
-        low_watermark=row.partition.low_watermark,
-        leader_log_start_offset=row.partition.log.log_start_offset,
-        error_code=error_code,
-    )

@@ -90,6 +90,19 @@ class DelayedQueue:
         if self._purgatory.release(key) and not self._scheduled:
             self._schedule()
 
+    def is_watched(self, key: TopicPartition) -> bool:
+        """Whether anything waits for this key."""
+        return key in self._watched
+
+    def watched_keys(self) -> list[TopicPartition]:
+        """The keys that anything waits for now."""
+        return self._purgatory.keys()
+
+    def wake(self, request: DelayedRequest) -> None:
+        """Let one request be tested again."""
+        if self._purgatory.wake(request) and not self._scheduled:
+            self._schedule()
+
     def remove(self, request: DelayedRequest) -> None:
         """Forget a request."""
         self._purgatory.remove(request)

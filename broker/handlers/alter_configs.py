@@ -25,7 +25,7 @@ from lowtide.protocol.messages.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from lowtide.replication.controller import Refusal
+from lowtide.replication.refusal import Refusal
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:

@@ -14,9 +14,12 @@ KIPs: 195, 599.
 
 from __future__ import annotations
 
+from lowtide.broker.authorizer import Operation, allowed_topics
+from lowtide.broker.committing import check_timeout
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.topics import TopicAdministrator, check_timeout
+from lowtide.broker.topics import TopicAdministrator
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import (
@@ -25,8 +28,10 @@ from lowtide.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from lowtide.replication.controller import MAX_REQUEST_PARTITIONS, Refusal, repeated_names
 from lowtide.replication.new_partitions import NewPartitions, TopicGrowth
+from lowtide.replication.new_topics import MAX_REQUEST_PARTITIONS
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.topic_names import repeated_names
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
@@ -44,18 +49,37 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             broker.log.info("partitions added", topic=topic.name, partitions=topic.count, added=growth.added)
         return growth
 
-    async def handle(request: CreatePartitionsRequest, _context: RequestContext) -> CreatePartitionsResponse:
+    async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
         twice = repeated_names(topic.name for topic in request.topics)
         results = [_result(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")) for name in sorted(twice)]
         room = MAX_REQUEST_PARTITIONS
+        names = [topic.name for topic in request.topics if topic.name not in twice]
+        allowed = allowed_topics(broker.authorizer, context.principal, Operation.ALTER, names)
+        denied = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+        results += [_result(name, denied) for name in names if name not in allowed]
         for topic in request.topics:
-            if topic.name not in twice:
+            if topic.name in allowed:
                 outcome = await grow(topic, request, room)
                 room -= outcome.added if isinstance(outcome, TopicGrowth) else 0
                 results.append(_result(topic.name, outcome))
         return CreatePartitionsResponse(throttle_time_ms=0, results=results)
 
     return HandlerSpec(key=ApiKey.CREATE_PARTITIONS, handle_later=handle)
+
+
+def refused(request: CreatePartitionsRequest, _version: int, refusal: Refusal) -> CreatePartitionsResponse:
+    """The answer to a request that is refused as a whole."""
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    return CreatePartitionsResponse(throttle_time_ms=0, results=[_result(name, refusal) for name in names])
+
+
+def shows(request: CreatePartitionsRequest, answer: CreatePartitionsResponse, image: MetadataImage) -> bool:
+    """Whether an image shows the partitions that were made."""
+    if request.validate_only:
+        return True
+    grown = {row.name for row in answer.results if row.error_code == ErrorCode.NONE}
+    counts = {name: len(topic.partitions) for name, topic in image.topics.items() if name in grown}
+    return all(counts.get(topic.name, topic.count) >= topic.count for topic in request.topics)
 
 
 def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:

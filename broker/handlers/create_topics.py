@@ -13,12 +13,15 @@ KIPs: 4, 464, 516, 525.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from lowtide.broker.authorizer import CLUSTER, Operation, allowed_topics
+from lowtide.broker.committing import check_timeout
 from lowtide.broker.config_topics import describe_topic_configs
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.topics import TopicAdministrator, check_timeout
+from lowtide.broker.topics import TopicAdministrator
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import (
@@ -28,7 +31,9 @@ from lowtide.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from lowtide.replication.controller import NewTopic, Refusal, TopicCreation, check_new_topics, repeated_names
+from lowtide.replication.new_topics import NewTopic, TopicCreation, check_new_topics
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.topic_names import repeated_names
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
@@ -41,7 +46,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         if request.validate_only:
             creation = check_timeout(request.timeout_ms) or administrator.plan_creation(_new_topic(topic), configs)
         else:
-            creation = await administrator.create(_new_topic(topic), configs, request.timeout_ms)
+            creation = await administrator.create_here(_new_topic(topic), configs, request.timeout_ms)
         if isinstance(creation, Refusal):
             return _refused(topic.name, creation)
         if not request.validate_only:
@@ -66,17 +71,37 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             result.topic_id = creation.topic_id
         return result
 
-    async def handle(request: CreateTopicsRequest, _context: RequestContext) -> CreateTopicsResponse:
+    def allowed_names(context: RequestContext, names: Sequence[str]) -> frozenset[str]:
+        if broker.authorizer.authorize(context.principal, Operation.CREATE, CLUSTER):
+            return frozenset(names)
+        return allowed_topics(broker.authorizer, context.principal, Operation.CREATE, names)
+
+    async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
         twice = repeated_names(topic.name for topic in request.topics)
         wanted = {topic.name: topic for topic in request.topics}
-        topics = [topic for topic in wanted.values() if topic.name not in twice]
+        allowed = allowed_names(context, [name for name in wanted if name not in twice])
+        topics = [topic for topic in wanted.values() if topic.name in allowed]
         too_many = check_new_topics([_new_topic(topic) for topic in topics], default_partition_count=broker.config.num_partitions)
         repeated = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results = [_refused(name, repeated) for name in sorted(twice)]
         results += [_refused(topic.name, too_many) if too_many is not None else await create(topic, request) for topic in topics]
+        denied = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+        results += [_refused(name, denied) for name in wanted if name not in twice and name not in allowed]
         return CreateTopicsResponse(throttle_time_ms=0, topics=results)
 
     return HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle)
+
+
+def refused(request: CreateTopicsRequest, _version: int, refusal: Refusal) -> CreateTopicsResponse:
+    """The answer to a request that is refused as a whole."""
+    return CreateTopicsResponse(
+        throttle_time_ms=0, topics=[_refused(name, refusal) for name in dict.fromkeys(each.name for each in request.topics)]
+    )
+
+
+def shows(request: CreateTopicsRequest, answer: CreateTopicsResponse, image: MetadataImage) -> bool:
+    """Whether an image shows the topics that were made."""
+    return request.validate_only or all(row.error_code != ErrorCode.NONE or row.name in image.topics for row in answer.topics)
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

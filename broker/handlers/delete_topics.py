@@ -13,14 +13,17 @@ KIPs: 4, 516.
 
 from __future__ import annotations
 
+from lowtide.broker.authorizer import CLUSTER, Operation, topic
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.topics import TopicAdministrator
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId
-from lowtide.replication.controller import Refusal, TopicDeletion
+from lowtide.replication.deletions import TopicDeletion
+from lowtide.replication.refusal import Refusal
 
 _BY_ID_SINCE = 6
 
@@ -44,15 +47,53 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             error_message=None if refusal is None else refusal.message,
         )
 
+    def checked(deletion: TopicDeletion, principal: str) -> TopicDeletion:
+        """Refused, where the client may not delete it; whether there is such a topic is told only to who may know."""
+        name, authorizer = deletion.name, broker.authorizer
+        is_known = deletion.topic is not None
+        if authorizer.allows_all or authorizer.authorize(principal, Operation.DELETE, CLUSTER):
+            return deletion
+        if deletion.topic is not None:
+            name = deletion.topic.name
+        elif name is None or (deletion.refusal is not None and deletion.refusal.error_code == ErrorCode.INVALID_REQUEST):
+            return deletion
+        sees = authorizer.authorize(principal, Operation.DESCRIBE, topic(name))
+        if sees and (not is_known or authorizer.authorize(principal, Operation.DELETE, topic(name))):
+            return deletion
+        refusal = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+        if sees:
+            return TopicDeletion(name, deletion.topic_id, refusal=refusal)
+        return (
+            TopicDeletion(None, deletion.topic_id, refusal=refusal)
+            if deletion.by_id
+            else TopicDeletion(name, ZERO_TOPIC_ID, refusal=refusal)
+        )
+
     async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-        wanted: list[tuple[str | None, TopicId]]
-        if context.api_version >= _BY_ID_SINCE:
-            wanted = [(topic.name, topic.topic_id) for topic in request.topics]
-        else:
-            wanted = [(name, ZERO_TOPIC_ID) for name in request.topic_names]
-        resolved = administrator.resolve(wanted)
+        resolved = [checked(deletion, context.principal) for deletion in administrator.resolve(_wanted(request, context.api_version))]
         outcomes = iter(await delete([deletion for deletion in resolved if deletion.refusal is None], request.timeout_ms))
         rows = [row(deletion, next(outcomes) if deletion.refusal is None else deletion.refusal) for deletion in resolved]
         return DeleteTopicsResponse(throttle_time_ms=0, responses=rows)
 
     return HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=handle)
+
+
+def refused(request: DeleteTopicsRequest, version: int, refusal: Refusal) -> DeleteTopicsResponse:
+    """The answer to a request that is refused as a whole."""
+    rows = [
+        DeletableTopicResult(name=name, topic_id=topic_id, error_code=refusal.error_code, error_message=refusal.message)
+        for name, topic_id in dict.fromkeys(_wanted(request, version))
+    ]
+    return DeleteTopicsResponse(throttle_time_ms=0, responses=rows)
+
+
+def shows(_request: DeleteTopicsRequest, answer: DeleteTopicsResponse, image: MetadataImage) -> bool:
+    """Whether an image shows that the topics are gone."""
+    deleted = [row for row in answer.responses if row.error_code == ErrorCode.NONE]
+    return not any(row.topic_id in image.topic_names or (row.topic_id == ZERO_TOPIC_ID and row.name in image.topics) for row in deleted)
+
+
+def _wanted(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None, TopicId]]:
+    if version >= _BY_ID_SINCE:
+        return [(topic.name, topic.topic_id) for topic in request.topics]
+    return [(name, ZERO_TOPIC_ID) for name in request.topic_names]

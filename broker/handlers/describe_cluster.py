@@ -1,10 +1,11 @@
 """DescribeCluster: v0-v2.
 
-Behaviour: the cluster's id, its controller and its live brokers. A controller that isn't among these is told as -1. This is a broker's
-endpoint: whoever asks for controllers is told so, and so is whoever asks for something unknown.
+Behaviour: the cluster's id, its controller and its live brokers, by the addresses of the listener that the client came by. A controller
+that isn't among these is told as -1. This is a broker's endpoint: whoever asks for controllers is told so, and so is whoever asks for
+something unknown.
 
 Version notes: v0 always means brokers; v1 says which kind of endpoint is meant (KIP-919). v2 may ask for fenced brokers too (KIP-1073):
-there are none, for a broker that loses its lease leaves the cluster.
+those that are known but not alive, where they were when they registered last.
 
 Errors: MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.endpoints import controller_for, endpoint_of, endpoints_for
 from lowtide.broker.handlers.metadata import ALL_CLUSTER_OPERATIONS
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
@@ -33,9 +35,9 @@ from lowtide.protocol.messages.describe_cluster import (
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def handle(request: DescribeClusterRequest, _context: RequestContext) -> DescribeClusterResponse:
+    def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
         if request.endpoint_type == ENDPOINT_BROKERS:
-            return _describe(broker.metadata.image, with_operations=request.include_cluster_authorized_operations)
+            return _describe(broker.metadata.image, context.connection.listener_name, request)
         if request.endpoint_type == ENDPOINT_CONTROLLERS:
             text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
             return DescribeClusterResponse(error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message=text)
@@ -45,13 +47,22 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.DESCRIBE_CLUSTER, handle=handle)
 
 
-def _describe(image: MetadataImage, *, with_operations: bool) -> DescribeClusterResponse:
+def _describe(image: MetadataImage, listener_name: str, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    endpoints = endpoints_for(image, listener_name)
+    brokers = [
+        DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+        for broker_id, endpoint in endpoints.items()
+    ]
+    for broker in image.fenced_brokers.values() if request.include_fenced_brokers else ():
+        endpoint = endpoint_of(broker, listener_name)
+        if endpoint is not None:
+            row = DescribeClusterBroker(
+                broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack, is_fenced=True
+            )
+            brokers.append(row)
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
-        controller_id=image.controller_id if image.controller_id in image.brokers else -1,
-        brokers=[
-            DescribeClusterBroker(broker_id=node.broker_id, host=node.listeners[0].host, port=node.listeners[0].port, rack=node.rack)
-            for node in image.brokers.values()
-        ],
-        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if with_operations else OPERATIONS_NOT_ASKED,
+        controller_id=controller_for(image, endpoints),
+        brokers=brokers,
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED,
     )

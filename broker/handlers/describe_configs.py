@@ -31,7 +31,7 @@ from lowtide.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from lowtide.replication.controller import Refusal
+from lowtide.replication.refusal import Refusal
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:

@@ -1,7 +1,8 @@
 """DescribeProducers: v0-v0.
 
 Behaviour: tells what each partition remembers of its producers: id, epoch, last sequence and timestamp, and the first offset of an open
-transaction. Any replica answers, not the leader only. A partition that is named twice is answered once.
+transaction. Any replica answers, not the leader only. A partition that is named twice is answered once. A long answer is made in slices;
+what it tells of one producer is from one moment.
 
 Errors: INVALID_TOPIC_EXCEPTION and UNKNOWN_TOPIC_OR_PARTITION for a topic, with a message; without one UNKNOWN_TOPIC_OR_PARTITION for a
 partition that the topic doesn't have, NOT_LEADER_OR_FOLLOWER for one that isn't here, KAFKA_STORAGE_ERROR for one whose log directory is
@@ -12,9 +13,13 @@ KIPs: 664.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_producers import (
@@ -24,8 +29,13 @@ from lowtide.protocol.messages.describe_producers import (
     DescribeProducersTopicResponse,
     ProducerState,
 )
-from lowtide.replication.controller import Refusal, check_topic_name
 from lowtide.replication.partition import Partition
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.topic_names import check_topic_name
+
+PARTITIONS_A_STEP = 100
+PRODUCERS_A_STEP = 1_000
+"""About a millisecond each."""
 
 _UNKNOWN_TOPIC = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 
@@ -39,7 +49,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         return None if name in broker.metadata.image.topics else _UNKNOWN_TOPIC
 
-    def describe(topic: str, partition: int, refusal: Refusal | None) -> DescribeProducersPartitionResponse:
+    def describe(topic: str, partition: int, refusal: Refusal | None) -> Generator[None, None, DescribeProducersPartitionResponse]:
         if refusal is not None:
             return DescribeProducersPartitionResponse(
                 partition_index=partition, error_code=refusal.error_code, error_message=refusal.message
@@ -47,32 +57,47 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         found = broker.replicas.find(topic, partition)
         if isinstance(found, ErrorCode):
             return DescribeProducersPartitionResponse(partition_index=partition, error_code=found)
-        return DescribeProducersPartitionResponse(partition_index=partition, error_code=ErrorCode.NONE, active_producers=_producers(found))
+        producers = yield from _producers(found)
+        return DescribeProducersPartitionResponse(partition_index=partition, error_code=ErrorCode.NONE, active_producers=producers)
 
-    def handle(request: DescribeProducersRequest, _context: RequestContext) -> DescribeProducersResponse:
+    def answer(wanted: dict[str, dict[int, None]]) -> Generator[None, None, DescribeProducersResponse]:
+        topics = []
+        for name, partitions in wanted.items():
+            refusal = check_topic(name)
+            rows = []
+            for partition in partitions:
+                rows.append((yield from describe(name, partition, refusal)))
+                if len(rows) % PARTITIONS_A_STEP == 0:
+                    yield
+            topics.append(DescribeProducersTopicResponse(name=name, partitions=rows))
+        return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
+
+    def handle(
+        request: DescribeProducersRequest, _context: RequestContext
+    ) -> DescribeProducersResponse | Pending[DescribeProducersResponse]:
         # Told once each, however often they are named: a small request for one partition many times would have an answer of any size.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-        topics = []
-        for name, partitions in wanted.items():
-            refusal = check_topic(name)
-            rows = [describe(name, partition, refusal) for partition in partitions]
-            topics.append(DescribeProducersTopicResponse(name=name, partitions=rows))
-        return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
+        return answer_in_slices(broker.clock, broker.log, answer(wanted))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_PRODUCERS, handle=handle)
 
 
-def _producers(partition: Partition) -> list[ProducerState]:
-    return [
-        ProducerState(
-            producer_id=producer_id,
-            producer_epoch=entry.producer_epoch,
-            last_sequence=entry.last_sequence,
-            last_timestamp=entry.last_timestamp,
-            coordinator_epoch=entry.coordinator_epoch,
-            current_txn_start_offset=entry.transaction_first_offset,
+def _producers(partition: Partition) -> Generator[None, None, list[ProducerState]]:
+    """Those that are known now, in steps; each row is from one moment."""
+    told: list[ProducerState] = []
+    for producer_id, entry in list(partition.log.producer_state.producers.items()):
+        told.append(
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=entry.producer_epoch,
+                last_sequence=entry.last_sequence,
+                last_timestamp=entry.last_timestamp,
+                coordinator_epoch=entry.coordinator_epoch,
+                current_txn_start_offset=entry.transaction_first_offset,
+            )
         )
-        for producer_id, entry in partition.log.producer_state.producers.items()
-    ]
+        if len(told) % PRODUCERS_A_STEP == 0:
+            yield
+    return told

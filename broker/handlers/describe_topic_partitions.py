@@ -3,8 +3,8 @@
 Behaviour: the topics asked for, or all when none is named, in the order of their names, with as many partitions as the client wants and
 `max.request.partition.size.limit` allows, at least one. Where that ends a page, `next_cursor` names the first partition that it has no room
 for; the next request brings it as its cursor. With named topics the cursor's topic must be among them. Names repeated are answered once.
-Replicas on brokers that aren't alive, or whose log directory is offline here, are offline. There are no eligible leaders besides the
-replicas in sync.
+Replicas are offline whose brokers aren't alive or can't be reached by the client's listener, or whose log directories have failed. There
+are no eligible leaders besides the replicas in sync.
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a topic that is named; INVALID_REQUEST for each of them when the cursor
 can't be. A partition without leader is no error: its leader is -1.
@@ -14,15 +14,15 @@ KIPs: 430, 966.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.endpoints import endpoints_for, leader_for, offline_replicas
 from lowtide.broker.handlers.metadata import ALL_TOPIC_OPERATIONS
-from lowtide.broker.replica_manager import INTERNAL_TOPICS
-from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
-from lowtide.metadata.records import NO_LEADER
+from lowtide.metadata.image import MetadataImage, TopicImage
+from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_topic_partitions import (
@@ -32,20 +32,23 @@ from lowtide.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from lowtide.replication.controller import check_topic_name
+from lowtide.protocol.types import BrokerId
+from lowtide.replication.topic_names import INTERNAL_TOPICS, check_topic_name
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def handle(request: DescribeTopicPartitionsRequest, _context: RequestContext) -> DescribeTopicPartitionsResponse:
+    def handle(request: DescribeTopicPartitionsRequest, context: RequestContext) -> DescribeTopicPartitionsResponse:
         image, cursor = broker.metadata.image, request.cursor
         names: Collection[str] = {topic.name for topic in request.topics} or image.topics
         if cursor is not None and (cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names)):
             return _refuse_all(request)
         limit = max(1, min(broker.config.max_request_partition_size_limit, request.response_partition_limit))
         first = "" if cursor is None else cursor.topic_name
-        page = _Page(image, broker.replicas.broker_id, broker.replicas.offline, limit)
+        page = _Page(
+            image, endpoints_for(image, context.connection.listener_name), (broker.replicas.broker_id, broker.replicas.offline), limit
+        )
         page.fill(sorted(name for name in names if name >= first), cursor)
         return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=page.topics, next_cursor=page.next_cursor)
 
@@ -61,12 +64,18 @@ def _refuse_all(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartiti
 class _Page:
     """The topics of one answer, and where the next begins."""
 
-    def __init__(self, image: MetadataImage, broker_id: int, offline: Collection[tuple[str, int]], limit: int) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        endpoints: Mapping[BrokerId, Listener],
+        failed_here: tuple[BrokerId, Collection[tuple[str, int]]],
+        limit: int,
+    ) -> None:
         self.topics: list[DescribeTopicPartitionsResponseTopic] = []
         self.next_cursor: Cursor | None = None
         self._image = image
-        self._broker_id = broker_id
-        self._offline = offline
+        self._endpoints = endpoints
+        self._failed_here = failed_here
         self._room = limit
 
     def fill(self, names: Sequence[str], cursor: Cursor | None) -> None:
@@ -87,7 +96,7 @@ class _Page:
                 return
 
     def _add(self, topic: TopicImage, start: int, end: int) -> None:
-        partitions = [self._partition(topic.name, number, state) for number, state in enumerate(topic.partitions[start:end], start)]
+        partitions = [self._partition(topic, number) for number in range(start, min(end, len(topic.partitions)))]
         self._room -= len(partitions)
         self.topics.append(
             DescribeTopicPartitionsResponseTopic(
@@ -108,16 +117,17 @@ class _Page:
             )
         )
 
-    def _partition(self, name: str, number: int, state: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
-        out_of_order = self._broker_id if (name, number) in self._offline else None
-        offline = [replica for replica in state.replicas if replica == out_of_order or replica not in self._image.brokers]
+    def _partition(self, topic: TopicImage, number: int) -> DescribeTopicPartitionsResponsePartition:
+        state, (here, failed) = topic.partitions[number], self._failed_here
+        offline = offline_replicas(self._image, topic, number, self._endpoints, self._failed_here)
+        leader, _ = leader_for(self._image, state, self._endpoints, offline)
         return DescribeTopicPartitionsResponsePartition(
             error_code=ErrorCode.NONE,
             partition_index=number,
-            leader_id=NO_LEADER if state.leader in offline else state.leader,
+            leader_id=leader,
             leader_epoch=state.leader_epoch,
             replica_nodes=list(state.replicas),
-            isr_nodes=[replica for replica in state.isr if replica != out_of_order],
+            isr_nodes=[member for member in state.isr if member != here or (topic.name, number) not in failed],
             eligible_leader_replicas=[],
             last_known_elr=[],
             offline_replicas=offline,

@@ -6,23 +6,36 @@ MinBytes; an unknown partition does not end the wait of the others, an error fou
 as they are. A batch that straddles the log start offset is sent whole; clients drop what lies before the offset they asked for.
 
 Version notes: v7 incremental sessions (KIP-227). v9 leader epoch of the client (KIP-320). v12 diverging epochs (KIP-595). v13 topic
-ids (KIP-516). v16 tells where the leader is (KIP-951). Replica ids are refused until brokers replicate.
+ids (KIP-516). v15 has a follower's registration (KIP-903). v16 tells where the leader is (KIP-951).
 
-Errors: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH,
-UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR; for the whole request the session errors, and INVALID_REQUEST for negative limits and
-unknown isolation levels.
+Followers read up to the log end, and wait for it. Once the cluster reports log starts (KIP-107), one that tells no registration or no
+leader epoch is refused. Their fetch is answered at once while there is a log start to tell them, and waits only shortly while it lacks a
+partition that is led here: a follower may not know yet whom to ask (rule R5). With a replica selector that knows racks a consumer is
+sent to an in-sync replica in its own (KIP-392).
+
+Errors: TOPIC_AUTHORIZATION_FAILED, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, NOT_LEADER_OR_FOLLOWER,
+FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR; for the whole request the session errors, and INVALID_REQUEST for negative
+limits and unknown isolation levels.
 
 KIPs: 74, 107, 227, 320, 392, 516, 595, 951.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+from lowtide.broker.authorizer import CLUSTER, Operation, topic
+from lowtide.broker.config_keys_cluster import RACK_AWARE_SELECTOR
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.delayed.fetch import READ_COMMITTED, DelayedFetch, FetchReader, FetchRules, respond
+from lowtide.broker.delayed.fetch import READ_COMMITTED, DelayedFetch, FetchOutcome, FetchReader, FetchRules, respond
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.fetch_session import FetchPlan, requested_targets
+from lowtide.broker.endpoints import MadeOnce, endpoints_for
+from lowtide.broker.fetch_session import CONSUMER, FetchPlan, FetchTarget, requested_targets
+from lowtide.broker.guards.fetching import GuardedFetchReader
 from lowtide.broker.pending import Pending
+from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, NodeEndpoint, PartitionData
@@ -30,32 +43,34 @@ from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest
 _SESSIONS_SINCE = 7
 
 
+SHORT_WAIT_MS = 10
+"""How long a follower's fetch waits that lacks a partition."""
+
+
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
     replicas, sessions, clock = broker.replicas, broker.sessions, broker.clock
     fetch_maximum = broker.config.fetch_max_bytes
+    selects_replicas = broker.config.values["replica.selector.class"] == RACK_AWARE_SELECTOR
 
-    def endpoints() -> list[NodeEndpoint]:
-        image = broker.metadata.image
-        return [
-            NodeEndpoint(node_id=node.broker_id, host=node.listeners[0].host, port=node.listeners[0].port, rack=node.rack)
-            for node in image.brokers.values()
-        ]
-
-    reader = FetchReader(replicas, endpoints)
+    readers = _Readers(broker)
+    nothing_is_forbidden = broker.authorizer.allows_all
 
     def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Pending[FetchResponse]:
         version = context.api_version
         if not _is_sound(request):
             return _refuse(request, version, ErrorCode.INVALID_REQUEST)
         now_ms = clock.monotonic_ms()
+        replica_id, broker_epoch = _replica_of(request)
+        if replica_id >= 0 and not broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
+            return _deny(request)
         if version >= _SESSIONS_SINCE:
-            plan = sessions.plan(request, version, now_ms)
+            opens = replica_id < 0 or replicas.is_registered(replica_id, broker_epoch)
+            plan = sessions.plan(request, version, now_ms, replica_id=max(replica_id, CONSUMER), broker_epoch=broker_epoch, opens=opens)
             if plan.error_code != ErrorCode.NONE:
                 return FetchResponse(throttle_time_ms=0, error_code=plan.error_code, session_id=0, responses=[])
         else:
             plan = FetchPlan(targets=requested_targets(request).values())
-        replica_id = request.replica_id if request.replica_state is None else request.replica_state.replica_id
         rules = FetchRules(
             api_version=version,
             read_committed=request.isolation_level == READ_COMMITTED,
@@ -63,17 +78,78 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             minimum_bytes=request.min_bytes,
             maximum_bytes=min(request.max_bytes, fetch_maximum),
             maximum_wait_ms=request.max_wait_ms,
+            replica_id=replica_id,
+            broker_epoch=broker_epoch,
+            rack=request.rack_id if selects_replicas and replica_id < 0 else "",
         )
         targets = list(plan.targets)
+        if replica_id >= 0:
+            return handle_follower(readers.of_listener[context.connection.listener_name], plan, targets, rules, now_ms)
+        reader = readers.of_listener[context.connection.listener_name] if nothing_is_forbidden else readers.for_client(context)
+        if plan.incremental and plan.session is not None and replicas.is_fenced is not None and replicas.is_fenced():
+            targets = plan.session.visit_all()
         outcome = reader.read(targets, rules)
-        if outcome.read_bytes >= rules.minimum_bytes or outcome.ends_wait or outcome.waitable == 0 or rules.maximum_wait_ms <= 0:
+        if not may_wait(plan, outcome, rules):
             return respond(plan, outcome, rules, reader)
         delayed = DelayedFetch(reader, replicas, plan, targets, rules, now_ms + rules.maximum_wait_ms)
-        if not replicas.fetches.watch(delayed):
+        return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
+
+    def handle_follower(
+        reader: FetchReader, plan: FetchPlan, targets: list[FetchTarget], rules: FetchRules, now_ms: int
+    ) -> FetchResponse | Pending[FetchResponse]:
+        session = plan.session
+        is_known = replicas.may_be_registered(rules.replica_id, rules.broker_epoch)
+        if session is not None and not is_known:
+            targets = session.visit_all()
+        outcome = reader.read(targets, rules, notes=True)
+        if session is not None and is_known:
+            session.times.last_ms = now_ms
+        if not may_wait(plan, outcome, rules):
             return respond(plan, outcome, rules, reader)
-        return delayed.pending
+        fetched = outcome.noted if session is None else session.followed_count
+        lacks_some = replicas.led.lacks_some(rules.replica_id, fetched, now_ms)
+        wait_ms = min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms
+        delayed = DelayedFetch(reader, replicas, plan, targets, rules, now_ms + wait_ms)
+        return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
 
     return HandlerSpec(key=ApiKey.FETCH, handle=handle, sends_records=True)
+
+
+class _Readers:
+    """Who reads for whom."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self.of_listener = MadeOnce(lambda listener_name: FetchReader(*self._parts(listener_name)))
+
+    def for_client(self, context: RequestContext) -> FetchReader:
+        """One that asks what this client may read."""
+
+        def may_read(name: str) -> bool:
+            return self._broker.authorizer.authorize(context.principal, Operation.READ, topic(name))
+
+        return GuardedFetchReader(may_read, *self._parts(context.connection.listener_name))
+
+    def _parts(self, listener_name: str) -> tuple[Any, ...]:
+        metadata = self._broker.metadata
+        endpoints = partial(_node_endpoints, metadata, listener_name)
+        return self._broker.replicas, endpoints, lambda: metadata.broker_epoch, self._broker.clock.monotonic_ms
+
+
+def _node_endpoints(metadata: MetadataSession, listener_name: str) -> list[NodeEndpoint]:
+    """Where clients of a listener reach the brokers (KIP-951)."""
+    image = metadata.image
+    return [
+        NodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+        for broker_id, endpoint in endpoints_for(image, listener_name).items()
+    ]
+
+
+def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
+    """Whether the answer may wait for more: what was read isn't enough, nothing of it is urgent, and there is something to wait for."""
+    if outcome.read_bytes >= rules.minimum_bytes or outcome.ends_wait or rules.maximum_wait_ms <= 0:
+        return False
+    return outcome.waitable > 0 or plan.has_idle
 
 
 def _is_sound(request: FetchRequest) -> bool:
@@ -81,6 +157,28 @@ def _is_sound(request: FetchRequest) -> bool:
     if request.isolation_level not in (0, READ_COMMITTED) or request.max_bytes < 0:
         return False
     return all(row.partition_max_bytes >= 0 for topic in request.topics for row in topic.partitions)
+
+
+def _replica_of(request: FetchRequest) -> tuple[int, int]:
+    """Who fetches, and under which registration, as far as the version tells it."""
+    state = request.replica_state
+    return (request.replica_id, -1) if state is None else (state.replica_id, state.replica_epoch)
+
+
+def _deny(request: FetchRequest) -> FetchResponse:
+    """Somebody says that he is a replica, and may not say so. Told in each partition, as in Kafka."""
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    topics = [
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=[
+                PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"") for row in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return FetchResponse(throttle_time_ms=0, session_id=0, responses=topics)
 
 
 def _refuse(request: FetchRequest, version: int, error: int) -> FetchResponse:

@@ -27,7 +27,7 @@ from lowtide.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from lowtide.replication.configs import KeyChange, Operation
-from lowtide.replication.controller import Refusal
+from lowtide.replication.refusal import Refusal
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:

@@ -1,58 +1,70 @@
 """InitProducerId: v0-v5.
 
 Behaviour: hands out a producer id with epoch 0 to an idempotent producer; id and epoch that such a producer sends are ignored, as in
-Kafka. Ids come from blocks of a thousand that the metadata store gives out, and are never given twice.
+Kafka. Ids come from blocks of a thousand that the metadata store gives out, and are never given twice. With a transactional id the answer
+is that id's producer with its next epoch, which fences whoever used it before; an open transaction is aborted first.
 
-Errors: INVALID_REQUEST for an empty transactional id, or for an id without an epoch and the other way round; UNSUPPORTED_VERSION with a
-transactional id, until transactions exist; COORDINATOR_NOT_AVAILABLE when the metadata store doesn't answer.
+Version notes: from v3 on a producer says which id and epoch it has, and is refused if it has been fenced (KIP-360).
 
-KIPs: 98, 360.
+Errors: INVALID_REQUEST for an empty transactional id, or for an id without an epoch and the other way round; COORDINATOR_NOT_AVAILABLE
+when the metadata store doesn't answer; with a transactional id INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED
+(INVALID_PRODUCER_EPOCH before v4), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+
+KIPs: 98, 360, 588.
 """
 
 from __future__ import annotations
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.store import MetadataStoreError
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerId
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+
+_PRODUCER_FENCED_SINCE = 4
 
 
-class ProducerIds:
-    """The block of producer ids that this broker is handing out."""
-
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self._left: range = range(0)
-
-    async def take(self) -> ProducerId:
-        """An id that nobody had before. Errors: those of the metadata store."""
-        while not self._left:
-            self._left = await self._broker.metadata.allocate_producer_ids()
-        producer_id = self._left[0]
-        self._left = self._left[1:]
-        return producer_id
-
-
-def handler(broker: BrokerContext) -> HandlerSpec:
+def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> HandlerSpec:
     """The handler over a broker's state."""
-    ids = ProducerIds(broker)
 
-    async def handle(request: InitProducerIdRequest, _context: RequestContext) -> InitProducerIdResponse:
+    async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH) or request.transactional_id == "":
             return _failed(ErrorCode.INVALID_REQUEST)
-        if request.transactional_id is not None:
-            return _failed(ErrorCode.UNSUPPORTED_VERSION)
         try:
-            producer_id = await ids.take()
+            if request.transactional_id is None:
+                return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=await transactions.ids.take(), producer_epoch=0)
+            await transactions.ids.reserve()
         except (MetadataStoreError, SessionError) as error:
             broker.log.warning("no producer ids", error=str(error))
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+        answer = await answer_of(_begin(request.transactional_id, request, context.api_version))
+        assert answer is not None
+        return answer
+
+    def _begin(transactional_id: str, request: InitProducerIdRequest, version: int) -> Pending[InitProducerIdResponse]:
+        pending: Pending[InitProducerIdResponse] = Pending()
+        shard = transactions.find(transactional_id)
+        if isinstance(shard, ErrorCode):
+            pending.complete(_failed(shard))
+            return pending
+        expected = None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
+
+        def decide(reply: Pending[InitProducerIdResponse], effects: Effects) -> None:
+            def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
+                if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
+                    error = ErrorCode.INVALID_PRODUCER_EPOCH
+                later.answer(reply, InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch))
+
+            shard.groups.init_producer_id(transactional_id, request.transaction_timeout_ms, expected, effects, done)
+
+        return transactions.decide(shard, decide)
 
     return HandlerSpec(key=ApiKey.INIT_PRODUCER_ID, handle_later=handle)
 

@@ -3,13 +3,14 @@
 Behaviour: for each partition the offset that belongs to a timestamp, or to one of the special ones: -1 latest (the last stable offset
 for read_committed), -2 earliest (the log start offset), -3 the record with the largest timestamp, -4 earliest local, -5 latest tiered,
 -6 earliest pending upload. A timestamp answers the first record at or after it; records below the log start are never an answer.
-Nothing found is offset -1 without an error.
+Nothing found is offset -1 without an error. A replica is told the log end where a consumer is told the high watermark. A
+leader that was just elected may not know yet what is committed, and says so rather than tell an offset below what was told before.
 
 Version notes: -3 since v7, -4 since v8, -5 since v9, -6 since v11. Without tiered storage -4 is the log start, -5 and -6 are unknown.
 
 Errors: UNSUPPORTED_VERSION for a special timestamp that the version doesn't know, INVALID_REQUEST for a partition named twice or an
-unknown isolation level, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
-KAFKA_STORAGE_ERROR.
+unknown isolation level, OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before v5) from a new leader, UNKNOWN_TOPIC_OR_PARTITION,
+NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 
 KIPs: 79, 98, 320, 405, 734, 1005, 1023.
 """
@@ -30,6 +31,7 @@ from lowtide.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
 
@@ -42,22 +44,30 @@ EARLIEST_PENDING_UPLOAD = -6
 
 _SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _READ_COMMITTED = 1
+_CONSUMER, _DEBUGGER = -1, -2
+_OFFSET_NOT_AVAILABLE_SINCE = 5
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def answer(topic: str, row: ListOffsetsPartition, version: int, isolation_level: int) -> ListOffsetsPartitionResponse:
+    def answer(topic: str, row: ListOffsetsPartition, version: int, request: ListOffsetsRequest) -> ListOffsetsPartitionResponse:
+        isolation_level = request.isolation_level
         if isolation_level not in (0, _READ_COMMITTED):
             return _failed(row, ErrorCode.INVALID_REQUEST)
         if row.timestamp < 0 and version < _SINCE.get(row.timestamp, version + 1):
             return _failed(row, ErrorCode.UNSUPPORTED_VERSION)
         partition = broker.replicas.find(topic, row.partition_index)
         error = partition if isinstance(partition, ErrorCode) else partition.check_leadership(row.current_leader_epoch)
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and request.replica_id == _DEBUGGER and isinstance(partition, Partition):
+            error = ErrorCode.NONE
         if isinstance(partition, ErrorCode) or error != ErrorCode.NONE:
             return _failed(row, error)
+        not_yet = ErrorCode.NONE
+        if request.replica_id == _CONSUMER and not partition.knows_what_is_committed:
+            not_yet = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _OFFSET_NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
         try:
-            return _look_up(partition, row, read_committed=isolation_level == _READ_COMMITTED)
+            return _look_up(partition, row, _visible_end(partition, request), not_yet)
         except StorageError as storage_error:
             broker.log.error("offsets could not be read", partition=str(partition.topic_partition), error=str(storage_error))
             return _failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -71,25 +81,33 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                 if named[(topic.name, row.partition_index)] > 1:
                     rows.append(_failed(row, ErrorCode.INVALID_REQUEST))
                 else:
-                    rows.append(answer(topic.name, row, context.api_version, request.isolation_level))
+                    rows.append(answer(topic.name, row, context.api_version, request))
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
     return HandlerSpec(key=ApiKey.LIST_OFFSETS, handle=handle)
 
 
-def _look_up(partition: Partition, row: ListOffsetsPartition, *, read_committed: bool) -> ListOffsetsPartitionResponse:
+def _visible_end(partition: Partition, request: ListOffsetsRequest) -> Offset:
+    """The exclusive end of what the asker may know of: a replica, which wants to know where the logs part, of everything."""
     log = partition.log
-    end_offset = log.last_stable_offset if read_committed else log.high_watermark
+    if request.replica_id >= 0:
+        return log.log_end_offset
+    return log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
+
+
+def _look_up(partition: Partition, row: ListOffsetsPartition, end_offset: Offset, not_yet: ErrorCode) -> ListOffsetsPartitionResponse:
+    """The offset, if it is below `end_offset` (exclusive); `not_yet` is answered where a later end might change the answer."""
+    log = partition.log
     if row.timestamp == LATEST:
-        return _found(row, -1, end_offset, partition.leader_epoch)
+        return _found(row, -1, end_offset, partition.leader_epoch) if not_yet == ErrorCode.NONE else _failed(row, not_yet)
     if row.timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _found(row, -1, log.log_start_offset, log.leader_epochs.epoch_at(log.log_start_offset))
     if row.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _found(row, -1, -1, -1)
     found = log.offset_of_max_timestamp() if row.timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(row.timestamp)
     if found is None or found.offset >= end_offset:
-        return _found(row, -1, -1, -1)
+        return _found(row, -1, -1, -1) if not_yet == ErrorCode.NONE else _failed(row, not_yet)
     return _found(row, found.timestamp, found.offset, found.leader_epoch)
 
 

@@ -1,31 +1,34 @@
 """Metadata: v0-v13.
 
-Behaviour: the live brokers and the topics asked for, or all: v0 with an empty list, later with null. A topic that doesn't exist is
-UNKNOWN_TOPIC_OR_PARTITION; where both the client and the broker's configuration allow it, its creation is begun, and the client finds
-it when it asks again, as in Kafka. Names repeated in a request are answered once.
+Behaviour: the live brokers, by the addresses of the listener that the client came by, and the topics asked for, or all: v0 with an empty
+list, later with null. A topic that doesn't exist is UNKNOWN_TOPIC_OR_PARTITION; where both the client and the broker's configuration allow
+it, its creation is begun, and the client finds it when it asks again, as in Kafka. Names repeated in a request are answered once.
 
 Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds topics by them; where both are given the id counts. v8 and
-later tell the operations that a client may do: all, for there is no authorizer yet.
+later tell the operations that a client may do: all, where nothing is forbidden.
 
-A partition whose log directory is offline here has no leader, and this broker is among its offline replicas and not in sync, as in Kafka;
-unlike there, its leader epoch stays.
+A replica is offline if its broker isn't alive or can't be reached by that listener, or if its log directory has failed; a leader that is so
+is told as -1. One whose log directory is offline here isn't told to be in sync either, as in Kafka; unlike there, its leader epoch stays.
+v0 can't tell of offline replicas: it leaves out those whose brokers are gone, and says REPLICA_NOT_AVAILABLE.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; LEADER_NOT_AVAILABLE in a partition.
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; in a partition LEADER_NOT_AVAILABLE,
+LISTENER_NOT_FOUND (v6+) where its leader has no such listener, REPLICA_NOT_AVAILABLE (v0).
 
 KIPs: 4, 430, 516.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from operator import is_
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.replica_manager import INTERNAL_TOPICS, ReplicaManager
+from lowtide.broker.endpoints import controller_for, endpoints_for, leader_for, offline_replicas
+from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.topics import TopicAdministrator
-from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
-from lowtide.metadata.records import NO_LEADER
+from lowtide.metadata.image import MetadataImage, TopicImage
+from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import (
@@ -37,7 +40,7 @@ from lowtide.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId
-from lowtide.replication.controller import check_topic_name
+from lowtide.replication.topic_names import INTERNAL_TOPICS, check_topic_name
 
 ALL_TOPIC_OPERATIONS = 3576
 ALL_CLUSTER_OPERATIONS = 8096
@@ -47,32 +50,72 @@ KEPT_ANSWERS = 256
 _KEPT_PARTITIONS = 100
 """How many answers are kept, and the largest: a megabyte or two in all."""
 
-_AnswerKey = tuple[int, str | None, TopicId]
+_AnswerKey = tuple[str, int, str | None, TopicId]
 
 _NOT_ASKED = -(2**31)
 _NULL_MEANS_ALL_SINCE = 1
 _LOOKUP_BY_ID_SINCE = 12
+_LISTENER_NOT_FOUND_SINCE = 6
+_ROWS_DIFFER_SINCE = (0, 1, _LISTENER_NOT_FOUND_SINCE)
+"""The versions from which on rows are different from those before."""
 _AUTHORIZED_OPERATIONS_SINCE = 8
 
 
 class _Rows:
-    """Answer rows of topics, kept while a topic stays what it is, and the same partitions are offline here."""
+    """Answer rows of topics for one listener and some versions, kept while a topic, the brokers and what is offline stay what they are."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, listener_name: str, version: int) -> None:
         self._replicas = replicas
-        self._offline = replicas.offline
+        self._listener_name = listener_name
+        self._version = version
+        self._valid_for: tuple[object, object, object] = (None, None, None)
+        self._endpoints: dict[BrokerId, Listener] = {}
         self._kept: dict[str, tuple[TopicImage, MetadataResponseTopic]] = {}
 
-    def of(self, topic: TopicImage) -> MetadataResponseTopic:
-        if self._offline is not self._replicas.offline:
-            self._offline = self._replicas.offline
+    def follow(self, image: MetadataImage) -> dict[BrokerId, Listener]:
+        """Forget what another image makes wrong. Returns where brokers are. To be called before rows are asked for."""
+        valid_for = (image.brokers, image.offline_replicas, self._replicas.offline)
+        if not all(map(is_, valid_for, self._valid_for)):
+            self._valid_for = valid_for
+            self._endpoints = endpoints_for(image, self._listener_name)
             self._kept.clear()
+        return self._endpoints
+
+    def of(self, topic: TopicImage, image: MetadataImage) -> MetadataResponseTopic:
         kept = self._kept.get(topic.name)
         if kept is not None and kept[0] is topic:
             return kept[1]
-        row = _topic(topic, self._offline, self._replicas.broker_id)
+        row = MetadataResponseTopic(
+            error_code=ErrorCode.NONE,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=[self._partition(image, topic, number) for number in range(len(topic.partitions))],
+        )
         self._kept[topic.name] = (topic, row)
         return row
+
+    def _partition(self, image: MetadataImage, topic: TopicImage, number: int) -> MetadataResponsePartition:
+        state, here, failed = topic.partitions[number], self._replicas.broker_id, self._replicas.offline
+        offline = offline_replicas(image, topic, number, self._endpoints, (here, failed))
+        leader, error = leader_for(image, state, self._endpoints, offline)
+        replicas = list(state.replicas)
+        in_sync = [member for member in state.isr if member != here or (topic.name, number) not in failed]
+        if self._version < _LISTENER_NOT_FOUND_SINCE and error == ErrorCode.LISTENER_NOT_FOUND:
+            error = ErrorCode.LEADER_NOT_AVAILABLE
+        if self._version == 0:
+            replicas, in_sync = [[each for each in ids if each in self._endpoints] for ids in (replicas, in_sync)]
+            if error == ErrorCode.NONE and (len(replicas) < len(state.replicas) or len(in_sync) < len(state.isr)):
+                error = ErrorCode.REPLICA_NOT_AVAILABLE
+        return MetadataResponsePartition(
+            error_code=error,
+            partition_index=number,
+            leader_id=leader,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=in_sync,
+            offline_replicas=offline,
+        )
 
     def keep_only(self, image: MetadataImage) -> None:
         """Forget deleted topics, now and then."""
@@ -104,18 +147,18 @@ class _Answers:
 
 def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's state."""
-    rows = _Rows(broker.replicas)
+    rows_of: dict[tuple[str, int], _Rows] = {}
     answers = _Answers(broker.replicas)
 
-    def find(wanted: MetadataRequestTopic, image: MetadataImage, version: int, *, create: bool) -> MetadataResponseTopic:
+    def find(rows: _Rows, wanted: MetadataRequestTopic, image: MetadataImage, version: int, *, create: bool) -> MetadataResponseTopic:
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
             topic = image.topic_by_id(wanted.topic_id)
-            return rows.of(topic) if topic is not None else _unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
+            return rows.of(topic, image) if topic is not None else _unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
         if wanted.name is None:
             return _unknown(ErrorCode.INVALID_REQUEST, "", wanted.topic_id)
         topic = image.topics.get(wanted.name)
         if topic is not None:
-            return rows.of(topic)
+            return rows.of(topic, image)
         if check_topic_name(wanted.name) is not None:
             return _unknown(ErrorCode.INVALID_TOPIC_EXCEPTION, wanted.name, ZERO_TOPIC_ID)
         if create:
@@ -130,21 +173,23 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
             or request.include_topic_authorized_operations
             or request.include_cluster_authorized_operations
         ):
-            return answer(request, image, version)
-        key = (version, wanted[0].name, wanted[0].topic_id)
+            return answer(request, image, context.connection.listener_name, version)
+        key = (context.connection.listener_name, version, wanted[0].name, wanted[0].topic_id)
         response = answers.find(key, image)
         if response is None:
-            response = answer(request, image, version)
+            response = answer(request, image, key[0], version)
             answers.keep(key, response)
         return response
 
-    def answer(request: MetadataRequest, image: MetadataImage, version: int) -> MetadataResponse:
+    def answer(request: MetadataRequest, image: MetadataImage, listener_name: str, version: int) -> MetadataResponse:
+        rows = _rows_for(rows_of, broker.replicas, listener_name, version)
+        endpoints = rows.follow(image)
         if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
-            topics = [rows.of(topic) for topic in image.topics.values()]
+            topics = [rows.of(topic, image) for topic in image.topics.values()]
         else:
             create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
             wanted = request.topics if len(request.topics) == 1 else _distinct(request.topics)
-            topics = [find(topic, image, version, create=create) for topic in wanted]
+            topics = [find(rows, topic, image, version, create=create) for topic in wanted]
         rows.keep_only(image)
         cluster_operations = _NOT_ASKED
         if version >= _AUTHORIZED_OPERATIONS_SINCE:
@@ -155,16 +200,25 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
         return MetadataResponse(
             throttle_time_ms=0,
             brokers=[
-                MetadataResponseBroker(node_id=node.broker_id, host=node.listeners[0].host, port=node.listeners[0].port, rack=node.rack)
-                for node in image.brokers.values()
+                MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+                for broker_id, endpoint in endpoints.items()
             ],
             cluster_id=image.cluster_id,
-            controller_id=image.controller_id,
+            controller_id=controller_for(image, endpoints),
             topics=topics,
             cluster_authorized_operations=cluster_operations,
         )
 
     return HandlerSpec(key=ApiKey.METADATA, handle=handle, answers_again=KEPT_ANSWERS)
+
+
+def _rows_for(made: dict[tuple[str, int], _Rows], replicas: ReplicaManager, listener_name: str, version: int) -> _Rows:
+    """The rows for a listener and a version, which are made when they are first asked for."""
+    key = (listener_name, max(since for since in _ROWS_DIFFER_SINCE if since <= version))
+    rows = made.get(key)
+    if rows is None:
+        rows = made[key] = _Rows(replicas, *key)
+    return rows
 
 
 def _distinct(topics: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
@@ -173,33 +227,6 @@ def _distinct(topics: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
 
 def _unknown(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
     return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, is_internal=False, partitions=[])
-
-
-def _topic(topic: TopicImage, offline: Collection[tuple[str, int]], broker_id: BrokerId) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            _partition(index, partition, offline_id=broker_id if (topic.name, index) in offline else None)
-            for index, partition in enumerate(topic.partitions)
-        ],
-    )
-
-
-def _partition(index: int, partition: PartitionImage, *, offline_id: BrokerId | None) -> MetadataResponsePartition:
-    """One row; `offline_id` is the broker that can't serve the partition."""
-    leader = NO_LEADER if partition.leader == offline_id else partition.leader
-    return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=index,
-        leader_id=leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=[broker_id for broker_id in partition.isr if broker_id != offline_id],
-        offline_replicas=[] if offline_id is None else [offline_id],
-    )
 
 
 def _with_operations(topic: MetadataResponseTopic) -> MetadataResponseTopic:

@@ -3,16 +3,20 @@
 Behaviour: validates the one batch of each partition, appends it and answers its base offset. With acks=0 nothing is answered; an
 error then closes the connection. A batch that takes long to check (many records, much behind its compression) is checked by the worker,
 and so is what is left of a request of many batches that takes long together; the connection waits meanwhile, and others are served. Of a
-partition named twice the last batch counts. While this broker is the whole in-sync replica set acks=1 and acks=all are the same.
+partition named twice the last batch counts. acks=1 is answered when the batch is in the log, acks=all when all in-sync replicas have it,
+both when it is flushed if that is due (`flush.messages`); the only replica of a partition is all of them.
 
 Version notes: v0-v2 are advertised because old librdkafka looks for them before it compresses (KAFKA-18659), and are refused. zstd
-needs v7. v8 names records that were refused. v9 is flexible. v10 tells the current leader (KIP-951). v13 has topic ids (KIP-516).
+needs v7. v8 names records that were refused. v9 is flexible. v10 tells the current leader (KIP-951). v11 knows TRANSACTION_ABORTABLE. v12
+adds partitions to a transaction by itself (KIP-890). v13 has topic ids (KIP-516).
 
 Errors: those of the validator and of the producer state; UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, NOT_LEADER_OR_FOLLOWER,
-INVALID_REQUIRED_ACKS, KAFKA_STORAGE_ERROR; TRANSACTIONAL_ID_AUTHORIZATION_FAILED is not used yet: a transactional batch is
-INVALID_TXN_STATE until transactions exist.
+INVALID_REQUIRED_ACKS, KAFKA_STORAGE_ERROR; with acks=all NOT_ENOUGH_REPLICAS before the append, and after it
+NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, for records that may stay or not; INVALID_TOPIC_EXCEPTION for the topics of
+coordinators. Of transactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED without a transactional id, those of `told_to_producer`, and
+INVALID_TXN_STATE when a transaction ended meanwhile.
 
-KIPs: 98, 467, 516, 951.
+KIPs: 98, 467, 516, 890, 951.
 """
 
 from __future__ import annotations
@@ -24,15 +28,19 @@ import msgspec
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.delayed.produce import DelayedProduce, FlushWait
-from lowtide.broker.delayed.queue import commit_deadline_ms
+from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.coordinator.verification import Question, TransactionVerifier, told_to_producer
+from lowtide.broker.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.endpoints import endpoints_for
 from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE, ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -41,12 +49,18 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.records import TRANSACTIONAL_BIT
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, TopicId
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, TopicId
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
 
 _ZSTD_SINCE = 7
 _CURRENT_LEADER_SINCE = 10
+_ABORTABLE_SINCE = 11
+_ADDS_SINCE = 12
+_ACKS_ALL = -1
+
+_QUICK_BYTES = 64 << 10
+"""A batch of a transaction that waited for its coordinator is checked in the loop if it isn't larger."""
 
 SLOW_BYTES_MAX = 64 << 20
 """Copies of batches that wait for the worker."""
@@ -64,21 +78,62 @@ class SlowBatch(msgspec.Struct):
     rules: ValidationRules
     version: int
     now_ms: int
+    acks: int
     placeholder: PartitionProduceResponse
+    question: Question | None = None
+    """What the transaction's coordinator is to be asked first; `guard` says whether it still holds then."""
+    guard: object | None = None
 
     def check(self) -> ValidatedBatch | Rejection | None:
         """In the worker: touches nothing but the bytes."""
         return validate_produce(self.records, self.rules, self.now_ms)
 
 
+class CurrentLeaders:
+    """Tells clients who leads what they sent to the wrong broker (KIP-951)."""
+
+    __slots__ = ("_replicas",)
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+
+    def tell(self, listener_name: str, response: ProduceResponse) -> None:
+        """Add the leaders of the rows that were refused for that reason, and where clients of that listener reach them."""
+        image = self._replicas.image
+        if image is None:
+            return
+        told: set[BrokerId] = set()
+        for topic in response.responses:
+            name = topic.name if topic.topic_id == ZERO_TOPIC_ID else image.topic_names.get(topic.topic_id, "")
+            for row in topic.partition_responses:
+                leader = self._replicas.leader_elsewhere(name, row.index) if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+                if leader is not None:
+                    row.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+                    told.add(leader[0])
+        if told:
+            response.node_endpoints = [
+                NodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+                for broker_id, endpoint in endpoints_for(image, listener_name).items()
+                if broker_id in told
+            ]
+
+
 class ProduceHandler:
     """Produce over a broker's state. One for each broker; requests are handled one after the other."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, verifier: TransactionVerifier) -> None:
         self._replicas = broker.replicas
+        self._verifier = verifier
+        self._transactional_id: str | None = None
+        """Of the request at hand."""
         self._clock = broker.clock
-        self._waits: list[FlushWait] = []
+        self._waits: list[ProduceWait] = []
         """What the request at hand must wait for; empty between requests."""
+        self._acks = 1
+        """Those of the request at hand."""
+        self._misdirected = False
+        """Whether a row of the request at hand was for another broker."""
+        self._leaders = CurrentLeaders(broker.replicas)
         self._worker = broker.worker
         self._log = broker.log
         self._slow: list[SlowBatch] = []
@@ -92,6 +147,7 @@ class ProduceHandler:
         """Append every batch of the request; answer, or promise to when a flush is due."""
         now_ms, topics = self._clock.wall_ms(), request.topic_data
         self._ends_ms = 0
+        self._acks, self._misdirected, self._transactional_id = request.acks, False, request.transactional_id
         if len(topics) != 1 or len(topics[0].partition_data) != 1:
             topics = _once_each(topics)
             self._ends_ms = self._clock.monotonic_ms() + REQUEST_MS
@@ -105,7 +161,7 @@ class ProduceHandler:
         if self._slow:
             return self._handle_slowly(request, responses, context)
         if request.acks != 0:
-            return self._answer(ProduceResponse(responses=responses), request.timeout_ms)
+            return self._answer(ProduceResponse(responses=responses), request.timeout_ms, context)
         self._answer_nothing(responses, context)
         return None
 
@@ -122,12 +178,16 @@ class ProduceHandler:
                 if row.error_code != ErrorCode.NONE:
                     context.close_connection(f"Produce with acks=0 failed with {ErrorCode(row.error_code).name}")
 
-    def _answer(self, response: ProduceResponse, timeout_ms: int) -> ProduceResponse | Pending[ProduceResponse]:
+    def _answer(self, response: ProduceResponse, timeout_ms: int, context: RequestContext) -> ProduceResponse | Pending[ProduceResponse]:
+        tells_leader = context.api_version >= _CURRENT_LEADER_SINCE
         if not self._waits:
+            if self._misdirected and tells_leader:
+                self._leaders.tell(context.connection.listener_name, response)
             return response
         waits, self._waits = self._waits, []
-        deadline_ms = commit_deadline_ms(self._clock, timeout_ms)
-        return DelayedProduce(self._replicas, response, waits, deadline_ms).start()
+        delayed = DelayedProduce(self._replicas, self._clock, response, waits, timeout_ms)
+        delayed.on_misdirected = partial(self._leaders.tell, context.connection.listener_name) if tells_leader else None
+        return delayed.start()
 
     def _handle_slowly(
         self, request: ProduceRequest, responses: list[TopicProduceResponse], context: RequestContext
@@ -146,7 +206,7 @@ class ProduceHandler:
             if request.acks == 0:
                 self._answer_nothing(responses, context)
             else:
-                answer = self._answer(ProduceResponse(responses=responses), request.timeout_ms)
+                answer = self._answer(ProduceResponse(responses=responses), request.timeout_ms, context)
             if isinstance(answer, Pending):
                 pending.on_abandoned = answer.abandon
                 answer.listen(pending.complete)
@@ -168,20 +228,42 @@ class ProduceHandler:
                 self._log.error("request failed", request="Produce", exc_info=error)
                 pending.fail()
 
+        def on_verified(batch: SlowBatch, error: ErrorCode) -> None:
+            if error != ErrorCode.NONE:
+                on_checked(batch, error)
+            elif len(batch.records) <= _QUICK_BYTES:
+                on_checked(batch, batch.check())
+            else:
+                self._worker.submit(batch.check, partial(on_checked, batch))
+
         for batch in slow:
-            self._worker.submit(batch.check, partial(on_checked, batch))
+            if batch.question is not None:
+                self._verifier.ask(batch.question, partial(on_verified, batch))
+            else:
+                self._worker.submit(batch.check, partial(on_checked, batch))
         return pending
 
-    def _append_slow(self, batch: SlowBatch, outcome: ValidatedBatch | Rejection | BaseException | None) -> PartitionProduceResponse:
+    def _append_slow(
+        self, batch: SlowBatch, outcome: ValidatedBatch | Rejection | ErrorCode | BaseException | None
+    ) -> PartitionProduceResponse:
         """Append what the worker has checked, if that partition is still here; the client need not be."""
         if isinstance(outcome, BaseException):
             raise outcome
+        if isinstance(outcome, ErrorCode):
+            return self._refuse_transaction(batch, outcome)
         assert outcome is not None, "rules without haste always come to a result"
         index = batch.placeholder.index
+        self._acks = batch.acks
         found = self._replicas.find(batch.topic, index)
         if found is not batch.partition:
-            return _failed(index, found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return self._append(batch.topic, index, batch.records, batch.version, batch.now_ms, checked=outcome)
+            return self._misdirect(index, found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self._append(batch.topic, index, batch.records, batch.version, batch.now_ms, checked=outcome, guard=batch.guard)
+
+    def _refuse_transaction(self, batch: SlowBatch, error: ErrorCode) -> PartitionProduceResponse:
+        assert batch.question is not None
+        batch.partition.log.producer_state.verifications.pop(batch.question.producer_id, None)
+        adds = batch.question.adds
+        return _failed(batch.placeholder.index, told_to_producer(error, knows_abortable=batch.version >= _ABORTABLE_SINCE, adds=adds))
 
     def _put_off(self, batch: SlowBatch) -> PartitionProduceResponse:
         """Leave a batch to the worker; where that has enough to do the check holds the loop, for memory must not grow without end."""
@@ -209,25 +291,40 @@ class ProduceHandler:
         return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
 
     def _append(  # noqa: PLR0911 - one return per fault
-        self, topic: str, index: int, records: Any, version: int, now_ms: int, checked: ValidatedBatch | Rejection | None = None
+        self,
+        topic: str,
+        index: int,
+        records: Any,
+        version: int,
+        now_ms: int,
+        checked: ValidatedBatch | Rejection | None = None,
+        guard: object | None = None,
     ) -> PartitionProduceResponse:
-        """Append one batch, which was `checked` before if that took long."""
+        """Append one batch, which was `checked` before if that took long; `guard`: its transaction's coordinator was asked before."""
         partition = self._replicas.find(topic, index)
         if isinstance(partition, ErrorCode):
-            return _failed(index, partition)
+            return self._misdirect(index, partition)
         if not partition.is_leader:
-            return _failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=partition if version >= _CURRENT_LEADER_SINCE else None)
+            return self._misdirect(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.is_internal:
+            return _failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if partition.leadership is not None and self._acks == _ACKS_ALL and not partition.has_enough_in_sync:
+            return _failed(index, ErrorCode.NOT_ENOUGH_REPLICAS)
         rules = partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = checked
         if batch is None and not (self._ends_ms and records and self._clock.monotonic_ms() >= self._ends_ms):
             batch = validate_produce(records, rules, now_ms)
         if batch is None:
             placeholder = _failed(index, ErrorCode.NONE)
-            return self._put_off(SlowBatch(topic, partition, bytes(records), rules.without_haste(), version, now_ms, placeholder))
+            return self._put_off(
+                SlowBatch(topic, partition, bytes(records), rules.without_haste(), version, now_ms, self._acks, placeholder)
+            )
         if isinstance(batch, Rejection):
             return _rejected(index, partition, batch)
         if batch.attributes & TRANSACTIONAL_BIT:
-            return _failed(index, ErrorCode.INVALID_TXN_STATE)
+            unfit = self._check_transaction(partition, batch, records, version, now_ms, guard)
+            if unfit is not None:
+                return unfit
         appended = self._replicas.append(partition, batch, now_ms)
         log = partition.log
         if isinstance(appended, ErrorCode):
@@ -240,15 +337,59 @@ class ProduceHandler:
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=log.log_start_offset,
         )
-        if log.flush_is_due:
+        end_offset = appended.last_offset + 1
+        flush_is_due, commits = log.flush_is_due, self._acks == _ACKS_ALL and log.high_watermark < end_offset
+        if flush_is_due:
             self._replicas.flush(partition)
-            self._waits.append(FlushWait(partition, appended.last_offset + 1, response))
+        if flush_is_due or commits:
+            self._waits.append(ProduceWait(partition, partition.leader_epoch, end_offset, response, flush_is_due, commits))
         return response
 
+    def _check_transaction(
+        self, partition: Partition, batch: ValidatedBatch, records: Any, version: int, now_ms: int, guard: object | None
+    ) -> PartitionProduceResponse | None:
+        """None if a batch may be appended, as far as its transaction goes, or else what to answer for now."""
+        key, state = partition.topic_partition, partition.log.producer_state
+        if state.is_in_transaction(batch.producer_id, batch.producer_epoch) or not self._verifier.is_wanted:
+            return None
+        if guard is not None:
+            # A marker that came while the coordinator was asked has taken it away: the transaction that it knew is over.
+            holds = state.verifications.pop(batch.producer_id, None) is guard
+            return None if holds else _failed(key.partition, ErrorCode.INVALID_TXN_STATE)
+        if self._transactional_id is None:
+            return _failed(key.partition, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        adds = version >= _ADDS_SINCE
+        question = Question(self._transactional_id, batch.producer_id, batch.producer_epoch, key, adds)
+        answer = self._verifier.answer_now(question)
+        if answer is not None:
+            error = told_to_producer(answer, knows_abortable=version >= _ABORTABLE_SINCE, adds=adds)
+            return None if error == ErrorCode.NONE else _failed(key.partition, error)
+        waits = SlowBatch(
+            key.topic,
+            partition,
+            bytes(records),
+            (partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd).without_haste(),
+            version,
+            now_ms,
+            self._acks,
+            _failed(key.partition, ErrorCode.NONE),
+            question,
+            state.verifications.setdefault(batch.producer_id, object()),
+        )
+        if self._slow_bytes > SLOW_BYTES_MAX:
+            return _failed(key.partition, ErrorCode.NOT_ENOUGH_REPLICAS)
+        return self._put_off(waits)
 
-def handler(broker: BrokerContext) -> HandlerSpec:
+    def _misdirect(self, index: int, error: ErrorCode) -> PartitionProduceResponse:
+        """The partition isn't led here."""
+        self._misdirected = True
+        return _failed(index, error)
+
+
+def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> HandlerSpec:
     """The handler over a broker's state."""
-    return HandlerSpec(key=ApiKey.PRODUCE, handle=ProduceHandler(broker).handle, advertised_minimum=0)
+    verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
+    return HandlerSpec(key=ApiKey.PRODUCE, handle=ProduceHandler(broker, verifier).handle, advertised_minimum=0)
 
 
 def _once_each(topics: list[TopicProduceData]) -> list[TopicProduceData]:
@@ -262,15 +403,10 @@ def _once_each(topics: list[TopicProduceData]) -> list[TopicProduceData]:
     return [topic for topic, _ in found.values()]
 
 
-def _failed(
-    index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None, leader: Partition | None = None
-) -> PartitionProduceResponse:
-    response = PartitionProduceResponse(
+def _failed(index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
         index=index, error_code=error, base_offset=UNKNOWN_OFFSET, log_start_offset=log_start_offset, error_message=message
     )
-    if leader is not None:
-        response.current_leader = LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
-    return response
 
 
 def _rejected(index: int, partition: Partition, rejection: Rejection) -> PartitionProduceResponse:

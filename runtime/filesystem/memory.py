@@ -212,6 +212,14 @@ class MemoryFileSystem:
         self.crash_process()
         self._root.power_cut(random or self.random, self.fault_counts)
 
+    def copy_disk(self) -> Folder:
+        """A copy of everything, as somebody makes one to put it back later."""
+        return self._root.copy()
+
+    def replace_disk(self, root: Folder) -> None:
+        """While nobody uses it: everything is gone, and `root`, of `copy_disk` or empty, is there instead."""
+        self._root = root
+
     def begin(self, operation: Operation, path: str) -> None:
         """Count an operation that is about to happen, and let the fault that waits for it happen instead."""
         if operation not in {"read", "open"}:

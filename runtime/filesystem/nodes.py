@@ -50,6 +50,13 @@ class FileNode:
             self._pending.append((size, None))
             self.modified_ms = now_ms
 
+    def copy(self) -> FileNode:
+        """A file with the visible content, all of it durable."""
+        copy = FileNode(self.modified_ms)
+        copy.write(bytes(self._visible), 0, self.modified_ms)
+        copy.sync()
+        return copy
+
     def sync(self) -> None:
         """Make the visible content durable, as far as a failed sync has not settled otherwise."""
         for position, data in self._pending:
@@ -98,6 +105,14 @@ class Folder:
         """Make a change visible."""
         change.apply(self.entries)
         self._pending.append(change)
+
+    def copy(self) -> Folder:
+        """What copying the folder with all in it would give: the visible content, and all of it durable."""
+        copy = Folder()
+        for name, node in self.entries.items():
+            copy.change(FolderChange(added=name, node=node.copy()))
+        copy.sync()
+        return copy
 
     def sync(self) -> None:
         """Make the visible names durable."""

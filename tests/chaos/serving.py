@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,9 @@ def run_to_end(command: list[str], *, limit_s: float = 20.0) -> subprocess.Compl
 class ServeProcess:
     """One life of a broker process. Used as `async with`: whatever happens, the process is gone at the end."""
 
-    def __init__(self, directory: Path, *settings: str, metadata: str | None = None) -> None:
-        self._command = serve_command(directory, *settings, metadata=metadata)
+    def __init__(self, directory: Path, *settings: str, metadata: str | None = None, within: Sequence[str] = ()) -> None:
+        """`within` stands before the command: what runs it somewhere else."""
+        self._command = [*within, *serve_command(directory, *settings, metadata=metadata)]
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[int] | None = None
@@ -67,6 +70,11 @@ class ServeProcess:
         async with asyncio.timeout(START_LIMIT_S):
             self.port = await self._ready
 
+    def kill_now(self) -> None:
+        """SIGKILL, and don't wait."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGKILL)
+
     async def kill(self) -> None:
         """SIGKILL, and wait for the end. May be called twice."""
         await self._end(signal.SIGKILL)
@@ -74,6 +82,24 @@ class ServeProcess:
     async def terminate(self) -> int:
         """SIGTERM; returns the exit code."""
         return await self._end(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections, and is silent."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there, frozen or not."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has begun to answer, however it fares since."""
+        return self._ready is not None and self._ready.done()
 
     async def ended(self) -> int:
         """Wait until the process ends by itself; returns the exit code."""

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.metadata.errors import InconsistentClusterError, SoleBrokerError
+from lowtide.metadata.errors import InconsistentClusterError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import Listener
-from lowtide.metadata.session import BrokerRegistration, MetadataSession, SessionSettings
+from lowtide.metadata.registration import BrokerRegistration
+from lowtide.metadata.session import MetadataSession, SessionSettings
 from lowtide.metadata.store import (
     AmbiguousError,
     Batch,
@@ -358,7 +359,7 @@ async def test_without_a_majority_nothing_is_answered(tmp_path: Path) -> None:
 
 
 def session_on(store: MetadataStore, broker_id: int) -> MetadataSession:
-    settings = SessionSettings(time_to_live_ms=1000, keep_alive_ms=150, sole_broker=True)
+    settings = SessionSettings(time_to_live_ms=1000, keep_alive_ms=150)
     registry = TaskRegistry(lambda _name, _error: None)
     return MetadataSession(
         store=store, clock=SystemClock(), tasks=registry, random=random.Random(broker_id), broker_id=broker_id, settings=settings
@@ -407,23 +408,24 @@ async def test_a_session_keeps_its_epoch_when_etcd_is_killed_and_back_in_time(et
     await store.close()
 
 
-async def test_a_lease_that_runs_out_frees_the_place(etcd: EtcdProcess) -> None:
-    """A second broker is refused while the first lives, and registers when it has died."""
-    first_store, second_store = await EtcdStore.open([etcd.endpoint]), await EtcdStore.open([etcd.endpoint])
-    first, second = session_on(first_store, 1), session_on(second_store, 2)
-    await first.start(REGISTRATION)
-    with pytest.raises(SoleBrokerError, match="broker 1 is registered in this metadata store, and broker 2 can't join it"):
-        await second.start(REGISTRATION)
-    await second.close()
-    lease = first._lease
-    await first_store.close()  # As if it were cut off: nothing is revoked, nothing renewed.
+async def test_who_takes_over_when_a_lease_runs_out(etcd: EtcdProcess) -> None:
+    """The others are brokers beside it; when the store has given it up, one of them is controller."""
+    stores = [await EtcdStore.open([etcd.endpoint]) for _ in range(3)]
+    first, second, third = (session_on(store, number) for number, store in enumerate(stores, start=1))
+    for session in (first, second, third):
+        await session.start(REGISTRATION)
+    assert [each.is_controller for each in (first, second, third)] == [True, False, False]
+    assert [*third.image.brokers] == [1, 2, 3]
+    await stores[0].close()  # As if it were cut off: nothing is revoked, nothing renewed.
+    await until(lambda: first.is_fenced)
+    await until(lambda: 1 not in second.image.brokers and (second.is_controller or third.is_controller))
     with pytest.raises(LeaseGoneError):
-        while True:
-            await second_store.lease_keep_alive(lease)
-            await asyncio.sleep(2.0)
-    third = session_on(second_store, 3)
-    await third.start(REGISTRATION)
-    assert [*third.image.brokers] == [3]
-    await first.close()
-    await third.close()
-    await second_store.close()
+        await stores[1].lease_keep_alive(first._lease)
+    again_store = await EtcdStore.open([etcd.endpoint])
+    again = session_on(again_store, 1)
+    await again.start(REGISTRATION)
+    assert sorted(again.image.brokers) == [1, 2, 3]
+    assert not again.is_controller
+    for session, store in ((first, stores[0]), (second, stores[1]), (third, stores[2]), (again, again_store)):
+        await session.close()
+        await store.close()

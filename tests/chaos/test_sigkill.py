@@ -22,7 +22,7 @@ from lowtide.testing.load import PartitionLoad
 
 from .serving import ServeProcess
 
-ROUNDS = int(os.environ.get("ROUNDS", "20"))
+ROUNDS = int(os.environ.get("ROUNDS", "8"))
 SEED = int(os.environ.get("SEED", "7"))
 
 METADATA_VERSION = 12

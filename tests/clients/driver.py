@@ -94,8 +94,8 @@ class Driver(Protocol):
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the offset of the first record at or after `timestamp_ms`, None where there is none."""
 
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Create a topic with one replica per partition."""
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
+        """Create a topic with so many replicas of each partition."""
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""

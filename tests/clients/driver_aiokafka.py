@@ -140,9 +140,9 @@ class Aiokafka:
         finally:
             await admin.close()
 
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
         async def create() -> None:
-            new = NewTopic(topic, num_partitions=partitions, replication_factor=1, topic_configs=dict(configs))
+            new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, topic_configs=dict(configs))
             async with self._admin() as admin:
                 answer = await admin.create_topics([new])
             for name, code, *_message in answer.topic_errors:

@@ -122,8 +122,8 @@ class Confluent:
     def _admin(self) -> AdminClient:
         return AdminClient(self._settings)
 
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(configs))
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(configs))
         # The futures do not keep their client alive: it must have a name here until they are done, and below likewise.
         admin = self._admin()
         admin.create_topics([new], request_timeout=DEADLINE_S)[topic].result(DEADLINE_S)

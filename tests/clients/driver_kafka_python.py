@@ -95,8 +95,8 @@ class KafkaPython:
         with closing(KafkaAdminClient(**self._settings)) as admin:
             yield admin
 
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        options = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs)}
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
+        options = {"num_partitions": partitions, "replication_factor": replicas, "configs": dict(configs)}
         with self._admin() as admin:
             admin.create_topics({topic: options}, timeout_ms=DEADLINE_MS)
 

@@ -103,7 +103,7 @@ class Kcat:
         offset = self._query(topic, partition, timestamp_ms)
         return offset if offset >= 0 else None
 
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
         raise NotImplementedError
 
     def delete_topic(self, topic: str) -> None:

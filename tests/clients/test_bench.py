@@ -15,6 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from lowtide.protocol.errors import ErrorCode
+from lowtide.testing.etcd import missing
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
 STARTED_ONLY = {"start", "kill"}
@@ -45,6 +48,25 @@ def test_one_tiny_round_of_everything(lowtide: SimpleNamespace, tmp_path: Path):
         assert found["single", "lowtide"]["broker CPU us a request"] > 0
         assert found["start", "lowtide"]["resident idle, MB"] > 1
     assert "## Summary" in ended.stdout
+    assert list(scratch.iterdir()) == []
+
+
+OF_SEVERAL = {"replicated", "leaderonly", "frozen", "moved", "failover"}
+"""Workloads that need more than one broker."""
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_one_tiny_round_on_three_brokers(tmp_path: Path):
+    """With an etcd beside them; what is killed, frozen and moved there is awake and in sync again for the next workload."""
+    scratch, out = tmp_path / "scratch", tmp_path / "out.json"
+    scratch.mkdir()
+    words = ["-w", "closed,replicated,leaderonly,frozen,moved,failover,partitions", "--scratch", str(scratch), "--json", str(out)]
+    ended = run("--tiny", "--brokers", "3", "-r", "1", "--warm", "0", *words)
+    assert ended.returncode == 0, ended.stderr
+    found = {entry["workload"]: entry["figures"] for entry in json.loads(out.read_text())["rounds"]}
+    assert set(found) == OF_SEVERAL | {"closed", "partitions"}
+    assert found["frozen"]["answered with error"] == 0
+    assert found["moved"]["answered with error"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert list(scratch.iterdir()) == []
 
 

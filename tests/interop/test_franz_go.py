@@ -44,7 +44,7 @@ def test_a_batch_of_every_codec_is_read_by_franz_go_and_by_librdkafka(go: FranzG
 
 
 def test_franz_go_reads_the_batches_of_librdkafka(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
-    """librdkafka compresses by lz4 only for a broker that lists FindCoordinator; for this one it sends those records as they are."""
+    """Whatever the codec: lz4 too, which librdkafka keeps for brokers that list FindCoordinator."""
     written = load.produce(broker.bootstrap, topic)
     got = go.consume(topic, load.COUNT)
     assert [load.Entry(line["offset"], line["timestamp_ms"], plain(line["key"]), plain(line["value"])) for line in got] == written

@@ -164,17 +164,10 @@ def test_producer_performance(tools: Tools, java_client: JavaClient, jars: Path,
     assert sum(int(count) for count in re.findall(r" count: (\d+) ", found.text)) == 50_000
 
 
-class GroupsAreMissing(Exception):
-    """The broker does not know FindCoordinator."""
-
-
-@pytest.mark.xfail(raises=GroupsAreMissing, strict=True, reason="the tool subscribes, and knows no other way: it needs consumer groups")
 def test_consumer_performance(tools: Tools) -> None:
     create(tools, "read", 1, *KEEP_OLD)
     load.produce(tools.bootstrap, "read", codecs=["none"])
     arguments = ("--topic", "read", "--num-records", str(load.PER_CODEC), "--hide-header")
     ran = tools.call("kafka-consumer-perf-test", *arguments)
-    if ran.exit_code == 1 and ran.err.startswith("The node does not support FIND_COORDINATOR\n"):
-        raise GroupsAreMissing
     assert ran.exit_code == 0, ran
     assert int(ran.lines[-1].split(", ")[4]) == load.PER_CODEC

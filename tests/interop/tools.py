@@ -21,11 +21,14 @@ MAIN_CLASSES: Mapping[str, str] = {
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
     "kafka-console-producer": f"{_TOOLS}.ConsoleProducer",
+    "kafka-consumer-groups": f"{_TOOLS}.consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": f"{_TOOLS}.ConsumerPerformance",
     "kafka-delete-records": f"{_TOOLS}.DeleteRecordsCommand",
     "kafka-get-offsets": f"{_TOOLS}.GetOffsetShell",
+    "kafka-leader-election": f"{_TOOLS}.LeaderElectionCommand",
     "kafka-log-dirs": f"{_TOOLS}.LogDirsCommand",
     "kafka-producer-perf-test": f"{_TOOLS}.ProducerPerformance",
+    "kafka-reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
     "kafka-topics": f"{_TOOLS}.TopicCommand",
 }
 """Script name: the class that it runs, as in Kafka's bin/."""
@@ -84,10 +87,14 @@ class JavaClient:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
-    def see(self, *scenarios: str) -> dict[str, list[dict[str, Any]]]:
-        """Run scenarios one after another, in one JVM; return what each saw, line by line."""
+    def command(self, *scenarios: str) -> list[str]:
+        """What runs scenarios one after another, in one JVM."""
         options = (*SHORT_LIVED, f"-Djava.io.tmpdir={self._folder}")
-        command = java(self._jars, "Interop", self._bootstrap, *scenarios, options=options, classes=str(self._folder))
+        return java(self._jars, "Interop", self._bootstrap, *scenarios, options=options, classes=str(self._folder))
+
+    def see(self, *scenarios: str) -> dict[str, list[dict[str, Any]]]:
+        """Run scenarios; return what each saw, line by line."""
+        command = self.command(*scenarios)
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stderr
         seen: dict[str, list[dict[str, Any]]] = {scenario: [] for scenario in scenarios}

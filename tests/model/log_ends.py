@@ -32,6 +32,7 @@ class Rules:
     rise_lifts_high_watermark: bool = True
     follower_below_the_start_is_reset: bool = True
     follower_at_the_start_is_reset: bool = True
+    """Unless it has heard in this leader epoch that nothing of it diverges: then it only deletes."""
     truncation_is_journalled_first: bool = True
     truncation_ends_a_rise: bool = True
     diverging_answer_only_truncates: bool = True
@@ -106,12 +107,11 @@ def matches(replica: Replica, leader: Replica) -> bool:
     """Can the leader tell that nothing diverges? Below its own start it has no records and no epochs to compare with.
 
     Where logs agree at an offset they agree below it. So it can if the other has a record above the leader's start, or nothing below it, or
-    if its last epoch isn't older than the oldest one that the leader knows.
+    if its last epoch is one that the leader knows: that of its last deleted record, or a later one.
     """
     if replica.start >= leader.start or len(replica.log) > leader.start:
         return True
-    oldest = leader.log[leader.start - 1 : leader.start + 1][-1]
-    return bool(replica.log) and replica.log[-1] >= oldest
+    return bool(replica.log) and replica.log[-1] in leader.log[leader.start - 1 :]
 
 
 def truncated(replica: Replica, end: int, rules: Rules) -> Replica:
@@ -130,7 +130,7 @@ def fetched(replica: Replica, leader: Replica, rules: Rules) -> Replica:
     end = divergence(replica.log, leader)
     start = leader.start
     below = len(replica.log) < start and rules.follower_below_the_start_is_reset
-    at = len(replica.log) == start > replica.start and rules.follower_at_the_start_is_reset
+    at = len(replica.log) == start > replica.start and rules.follower_at_the_start_is_reset and not replica.heard
     if below or at:
         return Replica((GONE,) * start, start, start, None, start, True, True)
     if end < len(replica.log):

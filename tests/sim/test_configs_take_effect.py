@@ -123,6 +123,7 @@ def test_silent_producers_are_remembered_as_long_as_is_set_now() -> None:
 def test_no_key_that_can_be_set_is_left_out() -> None:
     """A new key that can be set while a broker runs needs a test that it takes effect."""
     of_logs = {key.broker_key for key in TOPIC_KEYS if key.name.replace(".", "_") in FIELDS}
-    elsewhere = {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms"}
+    elsewhere = {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms", "log.retention.commitoffset.enable"}
+    elsewhere |= {"leader.replication.throttled.rate", "follower.replication.throttled.rate", "unclean.leader.election.enable"}
     without_effect = {name for name in DYNAMIC_KEYS if not BROKER_KEYS[name].enforced}
     assert DYNAMIC_KEYS - without_effect == (of_logs | elsewhere) - without_effect

@@ -24,7 +24,7 @@ KIPS, README = TEXTS["docs/kips.md"], TEXTS["README.md"]
 def registry() -> Dispatcher:
     """The handlers as a broker registers them; nothing behind them runs."""
     made = Dispatcher(spawn=MagicMock(), maximum_versions={})
-    made.register(handlers(MagicMock(), MagicMock(), MagicMock(), made.advertised))
+    made.register(handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), MagicMock(), MagicMock(), made.advertised))
     return made
 
 

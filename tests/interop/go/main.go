@@ -41,6 +41,9 @@ var commands = map[string]func(context.Context, *call) error{
 	"delete-records":      deleteRecords,
 	"log-dirs":            logDirs,
 	"producers":           producers,
+	"work":                work,
+	"closest":             closest,
+	"closest-ahead":       closestAhead,
 }
 
 // A call is what the command line says. Each command reads the few fields that it needs.
@@ -61,6 +64,7 @@ type call struct {
 	maxBytes   int
 	from       string
 	reset      string
+	rack       string
 	at         string
 	seek       int64
 	again      int
@@ -93,7 +97,7 @@ func run(arguments []string) error {
 	}
 	set := flag.NewFlagSet(arguments[0], flag.ContinueOnError)
 	c := &call{}
-	set.StringVar(&c.bootstrap, "bootstrap", "127.0.0.1:9092", "address of a broker")
+	set.StringVar(&c.bootstrap, "bootstrap", "127.0.0.1:9092", "addresses of brokers, with commas between")
 	set.StringVar(&c.versions, "versions", "", "speak as a client of this Kafka release, such as 2.4")
 	set.StringVar(&c.topic, "topic", "", "topic")
 	partitions := set.String("partitions", "0", "partitions, such as 3 or 0-9")
@@ -109,7 +113,8 @@ func run(arguments []string) error {
 	set.StringVar(&c.codec, "codec", "none", "compression of what is produced")
 	set.IntVar(&c.maxBytes, "max-bytes", 1_000_012, "largest batch that the client sends")
 	set.StringVar(&c.from, "from", "start", "where to begin: start, end, an offset, or @ and a time in milliseconds")
-	set.StringVar(&c.reset, "reset", "none", "where to go when the position is out of range: none or start")
+	set.StringVar(&c.reset, "reset", "none", "where to go when the position is out of range: none, start, or end where a command knows it")
+	set.StringVar(&c.rack, "rack", "", "the rack in which the consumer is")
 	set.StringVar(&c.at, "at", "end", "offsets to list: start, end, committed, max-timestamp, local-start, or @ and a time in milliseconds")
 	set.Int64Var(&c.seek, "seek", -1, "after the first count: go on from this offset")
 	set.IntVar(&c.again, "again", 0, "records to read after the seek")
@@ -144,7 +149,7 @@ func (c *call) parsePartitions(text string) error {
 // client connects with what every command has in common.
 func (c *call) client(more ...kgo.Opt) (*kgo.Client, error) {
 	// After an error, or for a topic that has just been made, the client asks for metadata again: at once here, after seconds by default.
-	options := []kgo.Opt{kgo.SeedBrokers(c.bootstrap), kgo.RetryTimeout(20 * time.Second), kgo.MetadataMinAge(50 * time.Millisecond)}
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(c.bootstrap, ",")...), kgo.RetryTimeout(20 * time.Second), kgo.MetadataMinAge(50 * time.Millisecond)}
 	if c.versions != "" {
 		versions := kversion.FromString(c.versions)
 		if versions == nil {

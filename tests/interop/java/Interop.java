@@ -22,17 +22,21 @@ public final class Interop {
     }
 
     public static void main(String[] arguments) {
-        Map<String, Scenario> scenarios = Map.of(
-            "records", Records::everyCodec,
-            "append-time", Records::appendTime,
-            "load", Records::load,
-            "offsets", Offsets::ofEveryKind,
-            "delete", Offsets::deleteRecords,
-            "cluster", Administration::cluster,
-            "topics", Administration::topics,
-            "configs", Administration::configs,
-            "directories", Administration::directories,
-            "producers", Administration::producers);
+        Map<String, Scenario> scenarios = Map.ofEntries(
+            Map.entry("records", Records::everyCodec),
+            Map.entry("append-time", Records::appendTime),
+            Map.entry("load", Records::load),
+            Map.entry("offsets", Offsets::ofEveryKind),
+            Map.entry("delete", Offsets::deleteRecords),
+            Map.entry("cluster", Administration::cluster),
+            Map.entry("topics", Administration::topics),
+            Map.entry("configs", Administration::configs),
+            Map.entry("directories", Administration::directories),
+            Map.entry("producers", Administration::producers),
+            Map.entry("groups", Groups::membersComeAndGo),
+            Map.entry("work", Work::run),
+            Map.entry("deletes-behind", Closest::deletesBehind),
+            Map.entry("delete-ahead", Closest::deleteAhead));
         for (String name : Arrays.asList(arguments).subList(1, arguments.length)) {
             scenario = name;
             try {

@@ -91,7 +91,19 @@ def test_amounts():
 
 def test_workloads_by_name():
     assert parse_workloads("kill, batches,kill") == ["kill", "batches"]
-    assert parse_arguments([]).workloads == ["floor", *WORKLOADS]
+    assert parse_arguments([]).workloads == ["floor", *(name for name, workload in WORKLOADS.items() if not workload.several)]
+
+
+def test_several_brokers():
+    """Each target is so many, Lowtide among them with an etcd; what is about several brokers runs then, and is refused for one."""
+    found = parse_arguments(["--brokers", "3", "--start", "other=run {id} {port} {dir} {peers}", "--failovers", "2"])
+    assert [target.brokers for target in found.targets] == [3, 3]
+    assert any("{etcd}" in word for word in found.targets[0].command)
+    assert {"closed", "failover", "partitions"} <= set(found.workloads)
+    assert found.amounts.failovers == 2
+    for words in (["-w", "failover"], ["--start", "other=run {id} {port} {dir}"]):
+        with pytest.raises(SystemExit):
+            parse_arguments(words)
 
 
 def test_deletes_stay_within_the_first_segment():

@@ -43,13 +43,62 @@ def test_typed_values_are_those_of_the_table():
     changed = {}
     for name in BrokerConfig.__struct_fields__:
         key = BROKER_KEYS.get(name.replace("_", "."))
-        if key is None or name in ("listeners", "advertised_listeners", "log_dirs"):
+        if key is None or name in (
+            "listeners",
+            "advertised_listeners",
+            "inter_broker_listener",
+            "log_dirs",
+            "broker_heartbeat_interval_ms",
+        ):
             continue
         changed[name] = {"boolean": "false", "string": "b1"}.get(key.type.value, str(300_000_000 + len(changed)))
     config = load(**changed)
     assert len(changed) > 15
     for name, text in changed.items():
         assert str(getattr(config, name)).lower() == text, name
+
+
+def test_a_lease_is_renewed_twice_in_its_time():
+    """A renewal that is lost on the way must not cost a broker its place."""
+    config = load(broker_heartbeat_interval_ms="2000")
+    assert (config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms) == (2000, 4000)
+    assert "broker.session.timeout.ms=4000" in refusal(broker_heartbeat_interval_ms="2001")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"replica_fetch_wait_max_ms": "30001"}, "replica.lag.time.max.ms=30000 is not possible: allowed is at least"),
+        ({"replica_lag_time_max_ms": "499"}, "replica.fetch.wait.max.ms=500"),
+        ({"replica_socket_timeout_ms": "499"}, "replica.socket.timeout.ms=499 is not possible"),
+        ({"replica_fetch_wait_max_ms": "-1"}, "replica.fetch.wait.max.ms=-1 is not possible: allowed is at least 0"),
+        ({"replica_fetch_min_bytes": "-1"}, "replica.fetch.min.bytes=-1 is not possible"),
+        ({"replica_fetch_wait_max_ms": "0", "replica_lag_time_max_ms": "0"}, "replica.lag.time.max.ms=0 is not possible"),
+    ],
+)
+def test_followers_that_wait_too_long_are_refused(settings, told):
+    """They would fall out of the ISR and come back, or their connections be given up."""
+    assert told in refusal(**settings)
+
+
+def test_followers_may_wait_just_as_long_as_their_leader():
+    """As in Kafka."""
+    load(replica_fetch_wait_max_ms="700", replica_lag_time_max_ms="700", replica_socket_timeout_ms="700")
+
+
+@pytest.mark.parametrize(
+    ("version", "reports"),
+    [("0.10.2", False), ("0.10.2-IV0", False), ("0.11.0", True), ("0.11.0-IV2", True), ("0.11", True), ("3.9-IV0", True), ("4.3", True)],
+)
+def test_which_version_between_brokers_tells_log_starts(version: str, *, reports: bool):
+    """KIP-107 is of 0.11; without the key a broker does all it can."""
+    assert load(inter_broker_protocol_version=version).reports_log_starts is reports
+    assert load().reports_log_starts
+
+
+def test_what_is_no_version_is_refused():
+    """Rather than taken for the newest."""
+    assert "a version of Apache Kafka" in refusal(inter_broker_protocol_version="newest")
 
 
 @pytest.mark.parametrize("name", ["queued.max.request.bytes", "connections.max.idle.ms"])
@@ -100,8 +149,8 @@ def test_keys_with_a_free_part_are_checked_as_their_last_part():
 
 def test_keys_that_do_nothing_yet_are_named():
     """For the one warning at the start; those that work aren't in it."""
-    config = load(log_retention_ms="5", num_partitions="2", num_io_threads="3", lowtide_max_version_Fetch="4")
-    assert config.unenforced_keys_given == ("log.retention.ms", "num.io.threads")
+    config = load(log_cleaner_threads="5", num_partitions="2", num_io_threads="3", lowtide_max_version_Fetch="4")
+    assert config.unenforced_keys_given == ("log.cleaner.threads", "num.io.threads")
 
 
 # Node id and log directories, which have two names each.
@@ -171,9 +220,9 @@ def test_a_listener_is_read(listeners: str, host: str, port: int):
         ("PLAINTEXT://:x", "NAME://host:port"),
         ("PLAINTEXT://::1:9092", "NAME://host:port"),
         ("PLAINTEXT://:65536", "a port from 0 to 65535"),
-        ("PLAINTEXT://:1,PLAINTEXT://:2", "each name and each address once"),
-        ("PLAINTEXT://:1,SSL://:1", "each name and each address once"),
-        ("PLAINTEXT://:1,SSL://:2", "more are not served yet"),
+        ("PLAINTEXT://:1,plaintext://:2", "each listener name once"),
+        ("PLAINTEXT://:1,SSL://:1", "1 is given 2 times"),
+        ("PLAINTEXT://:1,SSL://:2", "SSL is not served yet"),
         ("OTHER://:1", "listener.security.protocol.map"),
         ("SSL://:1", "SSL is not served yet"),
         ("SASL_PLAINTEXT://:1", "SASL_PLAINTEXT is not served yet"),
@@ -187,8 +236,9 @@ def test_an_impossible_listener_is_refused(listeners: str, why: str):
 
 def test_a_listener_may_have_any_name():
     """The map says which protocol it stands for."""
-    config = load(listeners="HERE://:1", listener_security_protocol_map="HERE:PLAINTEXT")
+    config = load(listeners="HERE://:1", listener_security_protocol_map="HERE:PLAINTEXT", inter_broker_listener_name="here")
     assert config.listeners[0].protocol == "PLAINTEXT"
+    assert config.inter_broker_listener == "HERE"
     assert "SSL is not served yet" in refusal(listeners="HERE://:1", listener_security_protocol_map="HERE:SSL")
     assert "NAME:PROTOCOL" in refusal(listener_security_protocol_map="HERE:TLS")
 
@@ -211,6 +261,80 @@ def test_every_interface_is_not_advertised(host: str):
 def test_only_a_listener_is_advertised():
     """A name that isn't listened on is a mistake."""
     assert "the names in listeners, PLAINTEXT" in refusal(advertised_listeners="SSL://tide:9093")
+
+
+INSIDE_AND_OUTSIDE = {
+    "listeners": "INSIDE://:19092,OUTSIDE://:9092",
+    "advertised_listeners": "OUTSIDE://tide.example:443,INSIDE://tide-1:0",
+    "listener_security_protocol_map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+    "inter_broker_listener_name": "INSIDE",
+}
+
+
+def test_several_listeners_are_read_and_advertised_by_their_names():
+    """In the order in which they are given; whoever comes by the one is told the addresses of the one."""
+    config = load(**INSIDE_AND_OUTSIDE)
+    assert [each.text for each in config.listeners] == ["INSIDE://:19092", "OUTSIDE://:9092"]
+    assert [each.text for each in config.advertised_listeners] == ["OUTSIDE://tide.example:443", "INSIDE://tide-1:0"]
+    assert config.inter_broker_listener == "INSIDE"
+
+
+def test_a_listener_may_be_left_out_of_what_is_advertised():
+    """Whoever knows of it may use it, and finds nobody there under its name. Source: Kafka takes a subset."""
+    config = load(**INSIDE_AND_OUTSIDE | {"advertised_listeners": "INSIDE://tide-1:0"})
+    assert [each.name for each in config.advertised_listeners] == ["INSIDE"]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "fits"),
+    [
+        ("A://:0,B://:0", True),
+        ("A://127.0.0.1:1,B://[::1]:1", True),
+        ("A://127.0.0.1:1,B://127.0.0.2:1", False),
+        ("A://[::1]:1,B://[::2]:1", False),
+        ("A://localhost:1,B://[::1]:1", False),
+        ("A://127.0.0.1:1,B://[::1]:1,C://tide:1", False),
+    ],
+)
+def test_a_port_is_shared_by_an_ipv4_and_an_ipv6_address_only(listeners: str, fits: bool):
+    """Source: KIP-797."""
+    settings = {
+        "listeners": listeners,
+        "listener_security_protocol_map": "A:PLAINTEXT,B:PLAINTEXT,C:PLAINTEXT",
+        "inter_broker_listener_name": "A",
+    }
+    if fits:
+        assert len(load(**settings).listeners) == 2
+    else:
+        assert "allowed is each port once, or twice for one IPv4 and one IPv6 address" in refusal(**settings)
+
+
+def test_what_is_advertised_may_share_an_address():
+    """A proxy in front of both. Source: KIP-797."""
+    load(**INSIDE_AND_OUTSIDE | {"advertised_listeners": "OUTSIDE://tide.example:443,INSIDE://tide.example:443"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"inter_broker_listener_name": "OTHER"}, "the names in listener.security.protocol.map"),
+        (
+            {"advertised_listeners": "OUTSIDE://tide:1"},
+            "must be a listener name defined in advertised.listeners, and is INSIDE: allowed is OUTSIDE",
+        ),
+        ({"inter_broker_listener_name": ""}, "and is PLAINTEXT: allowed are OUTSIDE, INSIDE"),
+        ({"security_inter_broker_protocol": "PLAINTEXT"}, "allowed is one of them"),
+    ],
+)
+def test_where_other_brokers_reach_it_is_one_of_the_listeners_that_are_advertised(changes: dict[str, str], why: str):
+    """Above all where nobody said which, and the names are the operator's own."""
+    assert why in refusal(**INSIDE_AND_OUTSIDE | changes)
+
+
+def test_the_protocol_between_brokers_names_a_listener_too():
+    """The default is PLAINTEXT."""
+    assert load(security_inter_broker_protocol="PLAINTEXT").inter_broker_listener == "PLAINTEXT"
+    assert "and is SSL: allowed is PLAINTEXT" in refusal(security_inter_broker_protocol="SSL")
 
 
 # Highest versions.
@@ -244,4 +368,4 @@ def test_a_cap_lies_within_what_is_spoken(key: ApiKey):
 def test_an_api_that_is_not_spoken_cannot_be_capped():
     """The sentence lists those that can."""
     with pytest.raises(ConfigError, match=r"ApiVersions, (\w+, )*DeleteRecords, "):
-        broker_key("lowtide.max.version.JoinGroup")
+        broker_key("lowtide.max.version.DescribeQuorum")

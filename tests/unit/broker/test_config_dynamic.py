@@ -115,7 +115,7 @@ def test_layers_are_checked_together() -> None:
 
 def test_every_key_that_can_be_set_takes_effect() -> None:
     """All of them are known, and none is one of those that Kafka doesn't let be changed."""
-    assert len(DYNAMIC_KEYS) == 31
+    assert len(DYNAMIC_KEYS) == 36
     assert not DYNAMIC_KEYS & {"log.roll.hours", "log.retention.hours", "log.retention.minutes", "log.flush.scheduler.interval.ms"}
     for name in DYNAMIC_KEYS:
         key = BROKER_KEYS[name]
@@ -179,8 +179,8 @@ def test_secrets_are_not_told() -> None:
 @pytest.mark.parametrize("wanted", [None, []])
 def test_no_keys_are_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
-    assert len(describe_topic(defaults, {}, wanted)) == 33
-    assert len(describe_broker(running(), wanted)) == 340
+    assert len(describe_topic(defaults, {}, wanted)) == 37
+    assert len(describe_broker(running(), wanted)) == 348
 
 
 def test_keys_that_are_wanted_and_exist() -> None:

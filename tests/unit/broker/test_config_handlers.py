@@ -183,8 +183,8 @@ def test_descriptions_by_kind() -> None:
         answer = await describe(world, *rows)
         assert [(row.resource_type, row.resource_name) for row in answer.results] == [row[:2] for row in rows]
         assert [(row.error_code, len(row.configs)) for row in answer.results] == [
-            (NONE, 33), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
-            (NONE, 340), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
+            (NONE, 37), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
+            (NONE, 348), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
             (NONE, 0), (INVALID_REQUEST, 0), (NONE, 0), (INVALID_REQUEST, 0),
             (NONE, 0), (INVALID_REQUEST, 0),
         ]  # fmt: skip

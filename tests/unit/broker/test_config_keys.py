@@ -42,8 +42,12 @@ def test_no_key_is_in_two_tables():
 
 
 def test_all_keys_of_kafka_4_3_are_known():
-    """A file written for Apache Kafka must not be refused for a key that Kafka has: it has 360 for brokers and 34 for topics."""
-    assert (len(BROKER_KEYS), len(TOPIC_KEYS)) == (360, 34)
+    """A file written for Apache Kafka must not be refused for a key that Kafka has: it has 360 for brokers and 34 for topics.
+
+    One more is of Kafka's before 4.0, and two are such as Kafka can only set while it runs. KIP-47 and KIP-68, which Kafka hasn't taken,
+    have five for brokers and four for topics.
+    """
+    assert (len(BROKER_KEYS), len(TOPIC_KEYS)) == (360 + 3 + 5, 34 + 4)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{key.scope.value}-{key.name}")

@@ -17,7 +17,8 @@ from lowtide.broker.logs import quiet_logger
 from lowtide.metadata import keys
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
-from lowtide.metadata.session import BrokerRegistration, MetadataSession
+from lowtide.metadata.registration import BrokerRegistration
+from lowtide.metadata.session import MetadataSession
 from lowtide.metadata.store import Delete, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text

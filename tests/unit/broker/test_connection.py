@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.connection import HALF_CLOSED_GRACE_MS, PARKED_PRODUCE_LIMIT
+from lowtide.broker.connection import PARKED_PRODUCE_LIMIT
 from lowtide.broker.dispatcher import Route, Routes
 from lowtide.broker.pending import Pending
 from lowtide.broker.server import SCRATCH_BYTES, ConnectionHost, Server
+from lowtide.broker.slow_clients import HALF_CLOSED_GRACE_MS
+from lowtide.broker.slow_lane import Refusals
 from lowtide.protocol.errors import ProtocolError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -99,13 +101,24 @@ class World:
         )
         self.writers: list[asyncio.StreamWriter] = []
         self.server = Server(self.host, idle_after_ms=600_000)
+        self.port = 0
 
     async def client(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self.server.port == 0:
-            await self.server.start("", 0)
-        reader, writer = await asyncio.open_connection("localhost", self.server.port)
+        if self.port == 0:
+            self.port = await self.server.start("", 0)
+        reader, writer = await asyncio.open_connection("localhost", self.port)
         self.writers.append(writer)
         return reader, writer
+
+
+@pytest.fixture(autouse=True, params=["free", "slow lane"])
+def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All that is true of a connection is true of one in the slow lane."""
+    if request.param == "slow lane":
+        monkeypatch.setattr(Refusals, "is_troubled", lambda *_: True)
+        monkeypatch.setattr("lowtide.broker.slow_lane.TURNS", 1 << 30)
+    lane: str = request.param
+    return lane
 
 
 def frame(key: int, correlation_id: int, body: bytes = b"") -> bytes:

@@ -7,7 +7,9 @@ import struct
 
 import pytest
 
-from lowtide.broker.connection import SLOW_FRAME_GRACE_MS, UNCOUNTED_FRAME_BYTES
+from lowtide.broker.connection import UNCOUNTED_FRAME_BYTES
+from lowtide.broker.frame_buffers import FRAME_BUFFER_BYTES
+from lowtide.broker.slow_clients import SLOW_FRAME_GRACE_MS
 
 from .test_connection import CLOSED, ECHO, LARGE, MAXIMUM_FRAME_BYTES, World, answer, frame, simulate
 
@@ -37,7 +39,7 @@ def test_buffers_of_partial_frames_are_used_again_and_show_nothing_of_the_last(s
             writer.write(data[-1:])
             assert await answer(reader) == (number, body)
             writer.close()
-        idle = world.host.frame_buffers if size < world.host.frame_buffers.size else world.host.buffers
+        idle = world.host.frame_buffers.first if size < FRAME_BUFFER_BYTES else world.host.buffers
         assert idle.has_idle
         taken = [idle.take(), idle.take()]
         assert taken[0][100] == 6, "the one that was used last"

@@ -18,12 +18,14 @@ from lowtide.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
+CONTEXT: Any = SimpleNamespace(connection=SimpleNamespace(listener_name="PLAINTEXT"))
+
 
 def ask(image: MetadataImage, **wanted: Any) -> DescribeClusterResponse:
     broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=image))
     handle = handler(broker).handle
     assert handle is not None
-    answer = handle(DescribeClusterRequest(**{"include_cluster_authorized_operations": False, **wanted}), None)
+    answer = handle(DescribeClusterRequest(**{"include_cluster_authorized_operations": False, **wanted}), CONTEXT)
     assert isinstance(answer, DescribeClusterResponse)
     return answer
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lowtide.broker.config import load_config
 from lowtide.broker.handlers.describe_topic_partitions import handler
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.records import Listener
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -28,10 +29,14 @@ Place = tuple[str, int]
 Row = tuple[str | None, int, list[int]]
 
 
+HERE = (Listener("PLAINTEXT", "host", 9092),)
+CONTEXT: Any = SimpleNamespace(connection=SimpleNamespace(listener_name="PLAINTEXT"))
+
+
 def image(**counts: int) -> MetadataImage:
     state = PartitionImage((0,), (0,), (1,), 0, 4, 7, 3)
     topics = {name: TopicImage(name, name.encode().ljust(16), (state,) * count, {}, 3) for name, count in counts.items()}
-    return MetadataImage(9, "c", 0, 1, {0: BrokerImage(0, 1, ())}, topics)
+    return MetadataImage(9, "c", 0, 1, {0: BrokerImage(0, 1, HERE)}, topics)
 
 
 def ask(
@@ -52,7 +57,7 @@ def ask(
         response_partition_limit=limit,
         cursor=None if cursor is None else Cursor(topic_name=cursor[0], partition_index=cursor[1]),
     )
-    answer = handle(request, None)
+    answer = handle(request, CONTEXT)
     assert isinstance(answer, DescribeTopicPartitionsResponse)
     return answer
 
@@ -164,7 +169,7 @@ def test_replicas_that_cannot_serve() -> None:
     dead = PartitionImage((0, 1), (1,), (8,), 1, 5, 7, 3)
     failed = PartitionImage((0,), (0,), (1,), 0, 5, 7, 3)
     topic = TopicImage("t", b"t" * 16, (dead, failed, failed), {}, 3)
-    state = MetadataImage(9, "c", 0, 1, {0: BrokerImage(0, 1, ())}, {"t": topic})
+    state = MetadataImage(9, "c", 0, 1, {0: BrokerImage(0, 1, HERE)}, {"t": topic})
     found = ask(state, offline=frozenset({TopicPartition("t", 1)})).topics[0].partitions
     assert [(row.error_code, row.leader_id, row.leader_epoch, row.isr_nodes, row.offline_replicas) for row in found] == [
         (0, -1, 5, [1], [1]),

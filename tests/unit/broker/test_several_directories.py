@@ -443,3 +443,22 @@ def test_a_directory_that_fails_while_the_broker_starts_has_its_partitions_told_
         assert await simulation.leaderless(client, TOPIC) == lost
 
     simulated(main)
+
+
+@pytest.mark.parametrize("path", ["lowtide-registration", "lowtide-log-dirs"])
+def test_a_broker_whose_directories_fail_while_it_starts_serves_nobody(path: str) -> None:
+    """The first one has the metadata, so it may not fail either."""
+
+    async def main(simulation: SeveralDisks) -> None:
+        await simulation.begin()
+        await simulation.stop()
+        if path == "lowtide-log-dirs":
+            simulation.filesystem.unlink(f"{DISKS[0]}/{path}")
+        simulation.filesystem.fail_next("write", errno.EIO, path_contains=f"{DISKS[0]}/{path}")
+        with pytest.raises(StorageError, match="failed while the broker started"):
+            await simulation.start()
+        simulation.end_life(power=False)
+        await simulation.start()
+        assert await simulation.produce(await simulation.connect(), TOPIC, 0) == ErrorCode.NONE
+
+    simulated(main)

@@ -11,16 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from lowtide.broker.committing import MAX_PLANS
 from lowtide.broker.config import load_config
-from lowtide.broker.topics import MAX_PLANS, TopicAdministrator
+from lowtide.broker.topics import TopicAdministrator
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, NotControllerError, SessionError
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.store import AmbiguousError, UnavailableError
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID
-from lowtide.replication.controller import NewTopic, Refusal, TopicCreation
 from lowtide.replication.new_partitions import NewPartitions
+from lowtide.replication.new_topics import NewTopic, TopicCreation
+from lowtide.replication.refusal import Refusal
 
 ID = b"1" * 16
 TIMEOUT_MS = 60_000

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from lowtide import __version__
+from lowtide.broker.config import load_config
 from lowtide.cli.keys import configuration_page
 from lowtide.cli.main import main
-from lowtide.cli.serve import _configuration, _parser, serve
+from lowtide.cli.options import given_configuration
+from lowtide.cli.serve import _parser, serve
 
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide.cli.serve.environment", dict)
+    monkeypatch.setattr("lowtide.cli.options.environment", dict)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -37,6 +39,7 @@ def test_help_names_every_command(words, capsys):
     text = capsys.readouterr().out
     assert {line.split()[0] for line in text.splitlines() if line.startswith("  ")} == {
         "serve",
+        "dev",
         "keys",
         "repair-log-start",
         "version",
@@ -62,7 +65,7 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == __version__
 
 
-@pytest.mark.parametrize("command", ["serve", "keys", "repair-log-start"])
+@pytest.mark.parametrize("command", ["serve", "dev", "keys", "repair-log-start"])
 def test_each_command_explains_itself(command, capsys):
     """`--help` ends with 0 and says how it is used."""
     with pytest.raises(SystemExit) as ended:
@@ -81,9 +84,9 @@ def test_sources_are_merged_in_order(tmp_path, monkeypatch):
     """File, then environment, then --set; caps have a flag of their own."""
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\nnum.partitions=1\nlog.dirs=one\nbroker.rack=r\u00e9\n", encoding="utf-8")
-    monkeypatch.setattr("lowtide.cli.serve.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "2", "LOWTIDE_LOG_DIRS": "two"})
+    monkeypatch.setattr("lowtide.cli.options.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "2", "LOWTIDE_LOG_DIRS": "two"})
     words = ["--config", str(file), "--set", "log.dirs=x", "--set", "log.dirs=three", "--max-version", "DeleteRecords=2"]
-    config = _configuration(_parser().parse_args(words))
+    config = load_config(given=given_configuration(_parser().parse_args(words)))
     assert (config.node_id, config.num_partitions, config.log_dirs, config.broker_rack) == (1, 2, ("three",), "r\u00e9")
     assert list(config.max_versions.values()) == [2]
     assert config.given["node.id"].source == "server.properties line 1"
@@ -96,7 +99,7 @@ def test_sources_are_merged_in_order(tmp_path, monkeypatch):
         (["--set", "num.partitions"], "--set num.partitions has no value"),
         (["--set", "no.such.key=1"], "no.such.key"),
         (["--max-version", "DeleteRecords=4"], "from 0 to 3 (in --max-version DeleteRecords)"),
-        (["--max-version", "JoinGroup=4"], "JoinGroup"),
+        (["--max-version", "BrokerRegistration=4"], "BrokerRegistration"),
         (["--max-version", "Fetch"], "--max-version Fetch has no value: allowed is --max-version API=version"),
     ],
 )
@@ -107,7 +110,7 @@ def test_a_wrong_setting_is_refused_in_a_sentence(arguments, part, capsys):
 
 def test_a_wrong_variable_is_refused_in_a_sentence(capsys, monkeypatch):
     """It names the variable."""
-    monkeypatch.setattr("lowtide.cli.serve.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "many"})
+    monkeypatch.setattr("lowtide.cli.options.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "many"})
     assert "(in LOWTIDE_NUM_PARTITIONS)" in refused(capsys)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.broker.lifecycle import real_ports
-from lowtide.metadata.etcd_address import MAX_ENDPOINTS, parse_endpoints
+from lowtide.broker.ports import real_ports
+from lowtide.metadata.etcd_address import MAX_ENDPOINTS, EtcdAccess, EtcdAddress, parse_address
 from lowtide.metadata.store import MetadataStoreError
 
 FOLDER = Path(__file__).resolve().parents[3] / "metadata"
@@ -18,8 +18,32 @@ FOLDER = Path(__file__).resolve().parents[3] / "metadata"
 
 def test_an_address_names_its_endpoints_in_order() -> None:
     """Names, IPv4 and IPv6; a slash at the end is what people type."""
-    assert parse_endpoints("etcd://a:2379") == ("a:2379",)
-    assert parse_endpoints("etcd://etcd-1.example:2379,10.0.0.2:2379,[::1]:1/") == ("etcd-1.example:2379", "10.0.0.2:2379", "[::1]:1")
+    assert parse_address("etcd://a:2379").endpoints == ("a:2379",)
+    several = parse_address("etcd://etcd-1.example:2379,10.0.0.2:2379,[::1]:1/")
+    assert several.endpoints == ("etcd-1.example:2379", "10.0.0.2:2379", "[::1]:1")
+
+
+@pytest.mark.parametrize(
+    ("address", "prefix"),
+    [
+        ("etcd://a:1", b"/lowtide/"),
+        ("etcd://a:1/", b"/lowtide/"),
+        ("etcd://a:1/lowtide", b"/lowtide/"),
+        ("etcd://a:1,b:1/west", b"/west/"),
+        ("etcd://a:1/kafka/west-2/", b"/kafka/west-2/"),
+    ],
+)
+def test_an_address_names_the_clusters_prefix(address: str, prefix: bytes) -> None:
+    """Whole between slashes, so that no cluster's keys are another's."""
+    assert parse_address(address).prefix == prefix
+
+
+def test_what_is_secret_is_not_printed() -> None:
+    """Neither by itself, nor with the address."""
+    access = EtcdAccess(ca=b"the-ca", key=b"the-key", user="ann", password="the-password")
+    shown = f"{access} {EtcdAddress(('a:1',), access=access)!r} {EtcdAddress(('a:1',), access=access).text}"
+    assert "ann" in shown
+    assert not any(secret in shown for secret in ("the-ca", "the-key", "the-password"))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +58,9 @@ def test_an_address_names_its_endpoints_in_order() -> None:
         ("etcd://a:65536", "'a:65536' in"),
         ("etcd://a:1,", "'' in"),
         ("etcd://a:1, b:2", "' b:2' in"),
-        ("etcd://a:1/prefix", "'a:1/prefix' in"),
+        ("etcd://a:1/a b", "'a b' in 'etcd://a:1/a b' is not a prefix"),
+        ("etcd://a:1//b", "is not a prefix"),
+        ("etcd://a:1/b,c:1", "'b,c:1' in"),
         ("etcd://user@a:1", "'user@a:1' in"),
         ("etcd://a:1,a:1", "names an endpoint twice"),
         ("etcd://" + ",".join(f"a:{port}" for port in range(1, MAX_ENDPOINTS + 2)), "more than"),
@@ -43,7 +69,7 @@ def test_an_address_names_its_endpoints_in_order() -> None:
 def test_another_address_is_refused(address: str, reason: str) -> None:
     """With what is wrong about it: a part of it that is left aside would be missed when it is needed."""
     with pytest.raises(ValueError, match=re.escape(reason)):
-        parse_endpoints(address)
+        parse_address(address)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +116,7 @@ async def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if name.startswith("lowtide.metadata.etcd")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "grpc", None)
-    ports = real_ports(asyncio.get_running_loop(), etcd=("127.0.0.1:1",))
+    ports = real_ports(asyncio.get_running_loop(), etcd=EtcdAddress(("127.0.0.1:1",)))
     with pytest.raises(MetadataStoreError, match=r"aren't installed .*pip install 'lowtide\[etcd\]'"):
         await ports.open_store("unused")
     ports.worker.close()

@@ -22,7 +22,8 @@ from lowtide.metadata.errors import (
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
-from lowtide.metadata.session import BrokerRegistration, MetadataSession, SessionSettings
+from lowtide.metadata.registration import BrokerRegistration
+from lowtide.metadata.session import MetadataSession, SessionSettings
 from lowtide.metadata.store import AmbiguousError, Compare, Delete, Put, UnavailableError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode, run_simulation
@@ -31,10 +32,9 @@ from lowtide.runtime.tasks import TaskRegistry
 if TYPE_CHECKING:
     from lowtide.metadata.session import Reconcile
 
-PREFIX = b"/test/"
-TIME_TO_LIVE_MS = 4000
-SETTINGS = SessionSettings(prefix=PREFIX, time_to_live_ms=TIME_TO_LIVE_MS, keep_alive_ms=500, registration_timeout_ms=20_000)
+SETTINGS = SessionSettings(prefix=b"/test/", time_to_live_ms=4000, keep_alive_ms=500, registration_timeout_ms=20_000)
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "host", 9092),))
+PREFIX, TIME_TO_LIVE_MS = SETTINGS.prefix, SETTINGS.time_to_live_ms
 
 
 class Broker:

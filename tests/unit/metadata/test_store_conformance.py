@@ -380,6 +380,28 @@ def test_a_long_range_and_a_wide_revision_come_whole(run: Run) -> None:
     run(scenario)
 
 
+def test_the_stores_revision(run: Run) -> None:
+    """That of the last change, whatever it was: reads, conflicts and leases leave it alone."""
+
+    async def scenario(machine: Machine) -> None:
+        store = await machine.open()
+        assert await store.revision() == machine.base
+        result = await put(store, Put(b"k", b"1"))
+        assert await store.revision() == result.revision == machine.base + 1
+        lease = await store.lease_grant(machine.lease_ms * 20)
+        await store.lease_keep_alive(lease)
+        assert not (await store.transact([Compare(b"k", "create", "==", 0)], [Put(b"k", b"2")])).succeeded
+        await store.range(b"")
+        assert await store.revision() == machine.base + 1
+        await put(store, Put(b"leased", b"", lease))
+        await store.lease_revoke(lease)
+        assert await store.revision() == machine.base + 3
+        await put(store, Delete(b"k"))
+        assert await store.revision() == (await store.range(b"never/"))[1] == machine.base + 4
+
+    run(scenario)
+
+
 def test_expiry_and_registration_race_in_order(run: Run) -> None:
     """Whoever waits for a lease to end sees its key gone, never both registrations at once."""
 

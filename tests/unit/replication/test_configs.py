@@ -15,7 +15,7 @@ from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text
 from lowtide.replication.configs import KeyChange, Operation, change_configs, plan_broker_configs, plan_topic_configs
-from lowtide.replication.controller import Refusal
+from lowtide.replication.refusal import Refusal
 
 SET, DELETE, APPEND, SUBTRACT = Operation
 LISTS = {"policy": "delete", "replicas": ""}

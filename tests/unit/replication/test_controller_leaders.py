@@ -13,7 +13,8 @@ from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from lowtide.metadata.records import NO_LEADER, BrokerRecord, ControllerRecord, PartitionRecord, TopicRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.types import topic_id_text
-from lowtide.replication.controller import elect, plan_controller_work, plan_leaders
+from lowtide.replication.controller import plan_controller_work, plan_leaders
+from lowtide.replication.elections import elect
 
 TOPIC_ID = b"T" * 16
 BROKERS = (1, 2, 3)
@@ -49,7 +50,7 @@ ALIVE = {1: 10, 2: 20, 3: 30}
 )
 def test_elections(live: dict[int, int], before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int) -> None:
     """Single cases: the order of the replicas decides, epochs of members are those of living registrations."""
-    after = elect(image_with(live), before)
+    after = elect(image_with(live), TOPIC_ID, 0, before)
     assert after is not None
     assert (after.leader, after.isr, after.leader_epoch, after.partition_epoch) == (leader, isr, leader_epoch, 8)
     if leader != NO_LEADER:
@@ -57,7 +58,7 @@ def test_elections(live: dict[int, int], before: PartitionImage, leader: int, is
     else:
         assert after.isr_epochs == before.isr_epochs
     settled = PartitionImage(after.replicas, after.isr, after.isr_epochs, after.leader, after.leader_epoch, after.partition_epoch, 901)
-    assert elect(image_with(live), settled) is None, "an election is decided once"
+    assert elect(image_with(live), TOPIC_ID, 0, settled) is None, "an election is decided once"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_elections(live: dict[int, int], before: PartitionImage, leader: int, is
 )
 def test_what_is_well_is_left_alone(live: dict[int, int], state: PartitionImage) -> None:
     """No write, no epoch: also where nobody can lead, and where the leader isn't the preferred one."""
-    assert elect(image_with(live), state) is None
+    assert elect(image_with(live), TOPIC_ID, 0, state) is None
 
 
 @pytest.mark.parametrize("dies", [2, 3])

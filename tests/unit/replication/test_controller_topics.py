@@ -15,21 +15,13 @@ from lowtide.metadata.records import BrokerRecord, ControllerRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, topic_id_text
-from lowtide.replication import controller
-from lowtide.replication.controller import (
-    NewTopic,
-    Refusal,
-    TopicCreation,
-    check_new_topics,
-    check_topic_name,
-    new_partition_record,
-    new_topic_id,
-    plan_create_topic,
-    plan_delete_topic,
-    plan_sweep,
-    repeated_names,
-    resolve_deletions,
-)
+from lowtide.replication import placement
+from lowtide.replication.deletions import plan_delete_topic, resolve_deletions
+from lowtide.replication.new_topics import NewTopic, TopicCreation, check_new_topics, new_topic_id, plan_create_topic
+from lowtide.replication.placement import new_partition_record
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.sweep import plan_sweep
+from lowtide.replication.topic_names import check_topic_name, repeated_names
 
 
 class Cluster:
@@ -239,11 +231,11 @@ def test_a_record_is_made_once_for_all_partitions_with_the_same_replicas(monkeyp
     """Ten thousand partitions have one record on a sole broker, and the plan of them holds everybody else up."""
     made: list[tuple[int, ...]] = []
 
-    def counted(replicas: tuple[int, ...], epochs: dict[int, int]) -> bytes:
+    def counted(replicas: tuple[int, ...], isr: tuple[int, ...], epochs: dict[int, int]) -> bytes:
         made.append(replicas)
-        return new_partition_record(replicas, epochs)
+        return new_partition_record(replicas, isr, epochs)
 
-    monkeypatch.setattr(controller, "new_partition_record", counted)
+    monkeypatch.setattr(placement, "new_partition_record", counted)
     cluster = Cluster(range(3))
     assert isinstance(cluster.plan(NewTopic("t", 1000, 2)), TopicCreation)
     assert sorted(made) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]

@@ -6,8 +6,8 @@ from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, T
 from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID
-from lowtide.replication.controller import MAX_STEP_COMPARES, TopicDeletion, plan_deletion, resolve_deletions
-from lowtide.replication.deletions import plan_deletions
+from lowtide.replication.deletions import TopicDeletion, plan_deletion, plan_deletions, resolve_deletions
+from lowtide.replication.steps import MAX_STEP_COMPARES
 
 
 def topic(number: int, partitions: int = 1) -> TopicImage:

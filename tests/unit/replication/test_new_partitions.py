@@ -14,8 +14,11 @@ from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, T
 from lowtide.metadata.records import BrokerRecord, ControllerRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.controller import NewTopic, Refusal, TopicCreation, plan_create_topic, plan_deletion, plan_sweep, resolve_deletions
+from lowtide.replication.deletions import plan_deletion, resolve_deletions
 from lowtide.replication.new_partitions import NewPartitions, TopicGrowth, plan_new_partitions
+from lowtide.replication.new_topics import NewTopic, TopicCreation, plan_create_topic
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.sweep import plan_sweep
 
 
 class Cluster:

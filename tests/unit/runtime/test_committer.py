@@ -220,6 +220,31 @@ def test_close_answers_everything_that_was_submitted(run: Callable[..., Recordin
     assert run(scenario).steps == ["sync /d/a", "sync /d/b"]
 
 
+@either
+def test_close_carries_out_what_comes_in_answer(run: Callable[..., RecordingDisk]) -> None:
+    """A truncation has several steps, of which each begins when the one before it is durable."""
+
+    async def scenario(disk: RecordingDisk, committer: Committer) -> None:
+        answers = Answers(3)
+        first, second = disk.file("a"), disk.file("b")
+
+        def next_step(error: OSError | None) -> None:
+            answers.of("1")(error)
+            committer.submit(Barrier(files=(second,)), last_step)
+
+        def last_step(error: OSError | None) -> None:
+            answers.of("2")(error)
+            committer.submit(Barrier(), answers.of("3"))
+
+        committer.submit(Barrier(files=(first,)), next_step)
+        committer.close()
+        assert answers.told == [("1", None), ("2", None), ("3", None)]
+        with pytest.raises(AssertionError):
+            committer.submit(Barrier(), answers.of("late"))
+
+    assert run(scenario).steps == ["sync /d/a", "sync /d/b"]
+
+
 def test_an_answer_that_raises_keeps_no_other_from_being_heard() -> None:
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         reported: list[BaseException] = []

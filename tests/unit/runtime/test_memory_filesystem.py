@@ -291,3 +291,16 @@ def test_a_rename_between_folders_is_refused_for_it_is_not_modelled() -> None:
     disk.make_directories("/d/x")
     with pytest.raises(AssertionError, match="between folders"):
         disk.rename("/d/a", "/d/x/a")
+
+
+def test_a_copy_of_the_disk_is_put_back_as_it_was() -> None:
+    """Durable, and independent of what happened since."""
+    filesystem = MemoryFileSystem()
+    filesystem.make_directories("/a/b")
+    filesystem.write_bytes("/a/b/f", b"old")
+    copy = filesystem.copy_disk()
+    filesystem.write_bytes("/a/b/f", b"new")
+    filesystem.crash_process()
+    filesystem.replace_disk(copy)
+    filesystem.power_cut()
+    assert filesystem.read_bytes("/a/b/f") == b"old"

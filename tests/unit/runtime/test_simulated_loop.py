@@ -318,3 +318,77 @@ def test_the_trace_can_be_read_and_summed_up() -> None:
     digest, lines = run_simulation(main, 1)
     assert lines == ["0.500000000 something happened"]
     assert digest != 0
+
+
+def test_a_paused_process_does_nothing_and_then_everything_that_is_due() -> None:
+    async def main(loop: SimulatedLoop) -> list[tuple[str, float]]:
+        ran: list[tuple[str, float]] = []
+        node = loop.start_node("paused")
+
+        def note(name: str) -> None:
+            ran.append((name, loop.time()))
+
+        async def ticking() -> None:
+            for number in range(4):
+                await asyncio.sleep(1)
+                note(f"tick {number}")
+
+        node.spawn(ticking())
+        cancelled = node.run(loop.call_later, 3, note, "cancelled")
+        node.run(loop.call_later, 9, note, "later")
+        await asyncio.sleep(1.5)
+        node.run(loop.call_soon, note, "was ready")
+        node.pause()
+        node.pause()
+        assert node.is_paused
+        cancelled.cancel()
+        node.run(loop.call_soon, note, "soon")
+        node.run(loop.call_later, 0.25, note, "timer")
+        await asyncio.sleep(5)
+        assert ran == [("tick 0", 1)]
+        node.resume()
+        node.resume()
+        await asyncio.sleep(10)
+        return ran
+
+    ran = run_simulation(main, 1)
+    assert ran == [
+        ("tick 0", 1),
+        ("was ready", 6.5),
+        ("soon", 6.5),
+        ("timer", 6.5),
+        ("tick 1", 6.5),
+        ("tick 2", 7.5),
+        ("tick 3", 8.5),
+        ("later", 9),
+    ]
+
+
+def test_a_paused_process_still_takes_connections_and_bytes_and_can_be_killed() -> None:
+    async def main(loop: SimulatedLoop) -> bytes:
+        node = loop.start_node("server")
+        received = bytearray()
+
+        async def serve(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(100):
+                received.extend(data)
+
+        await node.spawn(asyncio.start_server(serve, "server", 1))
+        node.pause()
+        _, writer = await asyncio.open_connection("server", 1)
+        writer.write(b"waits")
+        await asyncio.sleep(1)
+        assert received == b""
+        node.resume()
+        await asyncio.sleep(1)
+        assert received == b"waits"
+        node.pause()
+        writer.write(b"never")
+        await asyncio.sleep(1)
+        node.kill()
+        node.resume()
+        await asyncio.sleep(1)
+        writer.close()
+        return bytes(received)
+
+    assert run_simulation(main, 1) == b"waits"

@@ -460,7 +460,7 @@ def test_folders_that_are_no_partitions_are_left_alone_and_named() -> None:
 def test_registrations_are_told_by_directory() -> None:
     world = World(ONE, TWO)
     assert world.manager.registrations() == {ONE: None, TWO: None}
-    world.manager.write_registration(3)
+    world.manager.write_registration(3, world.manager.paths)
     world.restart(power=True)
     assert world.manager.registrations() == {ONE: 3, TWO: 3}
 
@@ -482,7 +482,7 @@ def test_a_damaged_journal_stops_the_start_of_a_broker_with_one_directory() -> N
 
 def test_a_journal_that_is_gone_is_damage_once_the_directory_was_registered() -> None:
     world = World()
-    world.manager.write_registration(1)
+    world.manager.write_registration(1, world.manager.paths)
     world.filesystem.crash_process()
     world.filesystem.unlink(journal_path(ONE))
     with pytest.raises(StorageError, match="is missing though this directory had one"):
@@ -887,21 +887,6 @@ def test_an_empty_list_of_log_starts_is_answered() -> None:
     assert world.answers == []
     world.run()
     assert world.answers == ["nothing"]
-
-
-def test_a_lower_log_start_is_journalled_before_a_truncation() -> None:
-    world = World()
-    (log,) = world.create(A0)
-    append(log, 4)
-    world.delete_to((A0, 12))
-    world.run()
-    world.manager.journal_log_start(log, 5, partial(world.note, "journalled"))
-    assert log.log_start_offset == 12
-    world.run()
-    assert world.answers[-1] == "journalled"
-    log.truncate_fully_and_start_at(5, now_ms=1)
-    world.restart()
-    assert (world.manager.logs[A0].log_start_offset, world.manager.logs[A0].log_end_offset) == (5, 5)
 
 
 # Due work

@@ -48,11 +48,11 @@ def test_an_accepted_log_start_is_not_visible() -> None:
     assert (log.log_start_offset, log.log_start_pending, log.high_watermark) == (10, 18, 20)
 
 
-def test_a_cut_above_the_log_start_lowers_all_ends_and_what_is_pending() -> None:
+def test_a_cut_above_the_log_start_lowers_all_ends_and_ends_a_rise_above_it() -> None:
     log = offsets()
     log.accept_log_start(20)
     log.cut(12)
-    assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (10, 12, 12, 12, 12)
+    assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (10, 10, 12, 12, 12)
 
 
 def test_a_cut_below_the_log_start_takes_the_log_start_along() -> None:

@@ -147,7 +147,7 @@ def test_a_plain_batch_within_a_transaction_is_refused() -> None:
     add(state, 30, 0, transactional=True)
     add(state, 31, 1, transactional=True)
     assert state.producers[7].transaction_first_offset == 30
-    assert state.first_unstable_offset() == 30
+    assert state.transactions.first_unstable(99) == 30
     assert state.check(7, 0, 2, 1) is ErrorCode.INVALID_TXN_STATE
     assert state.check(7, 0, 2, 1, is_transactional=True) is ACCEPTED
     assert state.check(7, 0, 1, 1) == Duplicate(31, 31, 1031)
@@ -206,7 +206,7 @@ def test_markers_end_transactions() -> None:
     state.replay(read_batch_header(marker), now_ms=NOW, control=ControlRecord(ControlRecordType.COMMIT, 12))
     entry = state.producers[7]
     assert (entry.producer_epoch, entry.coordinator_epoch, entry.transaction_first_offset, entry.last_sequence) == (1, 12, -1, -1)
-    assert state.first_unstable_offset() is None
+    assert state.transactions.first_unstable(99) is None
     assert state.check(7, 1, 0, 1) is ACCEPTED
     assert state.check(7, 1, 1, 1) is OUT_OF_ORDER
 

@@ -30,7 +30,7 @@ def two_directories() -> World:
     for log in world.create(A0, A1):
         append(log)
     assert world.manager.expect([(A0, A), (A1, A)]) == []
-    world.manager.write_registration(7)
+    world.manager.write_registration(7, world.manager.paths)
     world.manager.close()
     assert all(world.filesystem.exists(marker) for marker in MARKERS)
     return world
@@ -123,10 +123,10 @@ def test_a_full_disk_is_no_reason_not_to_start() -> None:
     assert world.filesystem.fault_counts["create"] == 1
     assert not world.manager.offline_directories
     world.filesystem.fail_next("write", errno.ENOSPC, path_contains=f"{TWO}/{REGISTRATION_COUNTER}")
-    world.manager.write_registration(8)
+    world.manager.write_registration(8, world.manager.paths)
     assert world.manager.registrations() == {ONE: 8, TWO: 7}, "without room its number stays behind"
     world.filesystem.fail_next("sync", errno.EIO, path_contains=f"{TWO}/{REGISTRATION_COUNTER}")
-    world.manager.write_registration(9)
+    world.manager.write_registration(9, world.manager.paths)
     assert world.manager.registrations() == {ONE: 9}
     assert world.failed == [(TWO, [A1])]
 

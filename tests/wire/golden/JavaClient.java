@@ -1,4 +1,4 @@
-// What capture.py runs to see the Java client's frames: java -cp "libs/*" JavaClient.java BOOTSTRAP TOPIC
+// What capture.py runs to see the Java client's frames: java -cp "libs/*" JavaClient.java BOOTSTRAP TOPIC [groups]
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -27,6 +27,10 @@ public class JavaClient {
         String topic = arguments[1];
         TopicPartition place = new TopicPartition(topic, 0);
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+            if (arguments.length > 2) {
+                groups(admin, bootstrap, topic);
+                return;
+            }
             admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1).configs(Map.of("retention.ms", "3600000")))).all().get();
             for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
                 produce(bootstrap, topic, codec);
@@ -40,6 +44,28 @@ public class JavaClient {
             admin.describeTopics(List.of(topic)).allTopicNames().get();
             admin.deleteTopics(Set.of(topic)).all().get();
         }
+    }
+
+    private static void groups(Admin admin, String bootstrap, String topic) throws Exception {
+        TopicPartition place = new TopicPartition(topic, 0);
+        admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1))).all().get();
+        produce(bootstrap, topic, "none");
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "group.id", topic, "auto.offset.reset", "earliest",
+            "heartbeat.interval.ms", 200, "session.timeout.ms", 6000, "enable.auto.commit", false);
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.subscribe(List.of(topic));
+            while (consumer.poll(Duration.ofMillis(100)).isEmpty()) { }
+            consumer.commitSync();
+            for (int times = 0; times < 5; times++) {
+                consumer.poll(Duration.ofMillis(100));
+            }
+            admin.describeConsumerGroups(List.of(topic)).all().get();
+        }
+        admin.listGroups().all().get();
+        admin.listConsumerGroupOffsets(topic).partitionsToOffsetAndMetadata().get();
+        admin.alterConsumerGroupOffsets(topic, Map.of(place, new OffsetAndMetadata(7))).all().get();
+        admin.deleteConsumerGroupOffsets(topic, Set.of(place)).all().get();
+        admin.deleteConsumerGroups(List.of(topic)).all().get();
     }
 
     private static void configure(Admin admin, ConfigResource topic) throws Exception {

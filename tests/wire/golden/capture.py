@@ -1,12 +1,13 @@
 """Record the frames that real clients and a real broker exchange, through a proxy between them.
 
-    python -m tests.wire.golden.capture --broker 127.0.0.1:9092 --listen 127.0.0.1:9093 [--java FOLDER_OF_KAFKA_JARS] [CLIENT ...]
+    python -m tests.wire.golden.capture --broker 127.0.0.1:9092 --listen 127.0.0.1:9093 [--groups] [--java FOLDER_OF_JARS] [CLIENT ...]
 
 The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), or the clients leave the proxy after
-their first Metadata. Clients run one after another; each does all that the APIs of `KEPT` serve. Of each API and version the requests of
+their first Metadata. Clients run one after another; each does all that the APIs of `KEPT` serve, or with `--groups` those of `GROUPS`, with
+`group.initial.rebalance.delay.ms=0`. Of each API and version the requests of
 at most `FRAME_BYTES_MAX` that differ in length are kept, for they differ in form, and the shortest and the longest response.
 
-Written is `captured/<client>.jsonl`, a JSON object a line:
+Written is `captured/<client>.jsonl`, or `captured/<client>_groups.jsonl`, a JSON object a line:
 
     client     name and version            api        the API's name as in `ApiKey`
     version    the API version             direction  "request" or "response"
@@ -22,6 +23,7 @@ import json
 import struct
 import subprocess
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,11 +33,12 @@ import confluent_kafka
 
 from lowtide.protocol.api_keys import ApiKey
 from tests.clients.configuring import AiokafkaConfigurer, Configurer, ConfluentConfigurer, KafkaPythonConfigurer
-from tests.clients.driver import Driver, Sent
+from tests.clients.driver import Driver, Sent, until
 from tests.clients.driver_aiokafka import Aiokafka
 from tests.clients.driver_confluent import Confluent
 from tests.clients.driver_kafka_python import KafkaPython
 from tests.clients.driver_kcat import Kcat
+from tests.clients.group_members import KEEPERS, AiokafkaKeeper, KafkaPythonKeeper, Keeper, Member, kcat_group, member
 from tests.clients.growing import GROWERS, KafkaPythonGrower
 
 FOLDER = Path(__file__).parent
@@ -65,14 +68,31 @@ KEPT = frozenset(
     }
 )
 
+GROUPS = frozenset(
+    {
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.OFFSET_DELETE,
+    }
+)
+
 Frames = dict[tuple[ApiKey, int, str], set[bytes]]
 
 
 class Proxy:
     """Passes bytes on unchanged and keeps a copy of each whole frame."""
 
-    def __init__(self, broker: tuple[str, int]) -> None:
+    def __init__(self, broker: tuple[str, int], kept: frozenset[ApiKey]) -> None:
         self._broker = broker
+        self._kept = kept
         self.frames: Frames = {}
         self.recording = True
 
@@ -108,15 +128,15 @@ class Proxy:
         self._keep(key, version, "response", frame)
 
     def _keep(self, key: ApiKey, version: int, direction: str, frame: bytes) -> None:
-        if self.recording and key in KEPT and len(frame) <= FRAME_BYTES_MAX:
+        if self.recording and key in self._kept and len(frame) <= FRAME_BYTES_MAX:
             self.frames.setdefault((key, version, direction), set()).add(frame)
 
 
 @contextmanager
-def proxy_running(listen: tuple[str, int], broker: tuple[str, int]) -> Iterator[Proxy]:
+def proxy_running(listen: tuple[str, int], broker: tuple[str, int], kept: frozenset[ApiKey]) -> Iterator[Proxy]:
     """Run a proxy on a loop of its own."""
     loop = asyncio.new_event_loop()
-    proxy = Proxy(broker)
+    proxy = Proxy(broker, kept)
     server = loop.run_until_complete(asyncio.start_server(proxy.serve, *listen))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -201,9 +221,53 @@ def produce_and_consume(driver: Driver, topic: str) -> None:
     driver.offset_for_time(topic, 0, 1_700_000_000_000)
 
 
-def run_java(bootstrap: str, jars: Path) -> None:
+def exercise_groups(name: str, bootstrap: str) -> None:
+    """Have a client use every API that serves `GROUPS`."""
+    topic = group = f"captured-{uuid.uuid4().hex[:8]}"
+    administrator = Confluent(bootstrap)
+    administrator.create_topic(topic, 2, {})
+    if name == "kcat":
+        administrator.produce(topic, [Sent(b"key", b"value")] * 4)
+        kcat_group(bootstrap, topic, group, 4)
+        return
+    for instance_id in (None, "one"):
+        administrator.produce(topic, [Sent(b"key", b"value")])
+        with member(name, bootstrap, topic, group, instance_id) as one:
+            until(lambda one=one: bool(one.poll()))
+            one.commit()
+            until(heartbeats_are_over(one))
+            if instance_id is None and name in KEEPERS:
+                KEEPERS[name](bootstrap).describe(group)
+    if name in KEEPERS:
+        look_after(KEEPERS[name](bootstrap), group, topic)
+    else:
+        AiokafkaKeeper(bootstrap).look(group)
+
+
+def heartbeats_are_over(one: Member) -> Callable[[], bool]:
+    """Polls for half a second, in which each client shows that it lives."""
+    end = time.monotonic() + 0.5
+
+    def over() -> bool:
+        one.poll()
+        return time.monotonic() > end
+
+    return over
+
+
+def look_after(keeper: Keeper, group: str, topic: str) -> None:
+    """List, describe and delete."""
+    keeper.groups()
+    keeper.commit(f"{group}-2", topic, {0: 1, 1: 2})
+    keeper.committed(f"{group}-2", topic)
+    if isinstance(keeper, KafkaPythonKeeper):
+        keeper.delete_offsets(f"{group}-2", topic, [0])
+    keeper.delete(f"{group}-2")
+
+
+def run_java(bootstrap: str, jars: Path, *what: str) -> None:
     """Run JavaClient.java from its source."""
-    command = ["java", "-cp", f"{jars}/libs/*", str(FOLDER / "JavaClient.java"), bootstrap, f"captured-{uuid.uuid4().hex[:8]}"]
+    command = ["java", "-cp", f"{jars}/libs/*", str(FOLDER / "JavaClient.java"), bootstrap, f"captured-{uuid.uuid4().hex[:8]}", *what]
     subprocess.run(command, check=True, timeout=120)
 
 
@@ -246,6 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--broker", required=True, help="host:port of the broker")
     parser.add_argument("--listen", required=True, help="host:port of the proxy, which the broker advertises")
     parser.add_argument("--java", type=Path, help="folder whose libs/ holds Kafka's jars")
+    parser.add_argument("--groups", action="store_true", help="the APIs of groups, instead of the others")
     given = parser.parse_args(arguments)
     drivers = {"confluent_kafka": Confluent, "kafka_python": KafkaPython, "aiokafka": Aiokafka}
     runs: dict[str, tuple[str, Callable[[Proxy], None]]] = {
@@ -254,12 +319,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs["kcat"] = (kcat_version(), lambda proxy: exercise_kcat(Kcat(given.listen), Confluent(given.listen), proxy))
     if given.java:
         [jar] = (given.java / "libs").glob("kafka-clients-*.jar")
-        runs["java"] = (f"kafka-clients {jar.stem.removeprefix('kafka-clients-')}", lambda _proxy: run_java(given.listen, given.java))
+        what = ["groups"] if given.groups else []
+        runs["java"] = (
+            f"kafka-clients {jar.stem.removeprefix('kafka-clients-')}",
+            lambda _proxy: run_java(given.listen, given.java, *what),
+        )
     for name in [*given.clients, *(["java"] if given.java else [])]:
         client, run = runs[name]
-        with proxy_running(address(given.listen), address(given.broker)) as proxy:
-            run(proxy)
-        write(FOLDER / "captured" / f"{name}.jsonl", client, proxy.frames)
+        with proxy_running(address(given.listen), address(given.broker), GROUPS if given.groups else KEPT) as proxy:
+            if given.groups and name != "java":
+                exercise_groups(name.replace("_", "-"), given.listen)
+            else:
+                run(proxy)
+        write(FOLDER / "captured" / f"{name}{'_groups' if given.groups else ''}.jsonl", client, proxy.frames)
 
 
 if __name__ == "__main__":

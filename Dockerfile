@@ -1,0 +1,29 @@
+# A broker. Everything comes from the build context and from Python's package index; with PIP_NO_INDEX=1 and PIP_FIND_LINKS=build/wheels
+# (`make wheels`) nothing is fetched at all, so that it can be built where there is no registry of images and no way out: docs/compose.md.
+# The base needs a Python 3.11 or newer with its venv module, and nothing else.
+ARG BASE_IMAGE=python:3.12-slim
+
+FROM ${BASE_IMAGE} AS build
+ARG PIP_NO_INDEX
+ARG PIP_FIND_LINKS
+WORKDIR /source
+COPY . .
+# Lowtide's environment gets no pip of its own: the other one installs into it.
+RUN python3 -m venv /opt/installer \
+ && python3 -m venv --without-pip /opt/lowtide \
+ && /opt/installer/bin/python -m pip --python /opt/lowtide/bin/python install \
+      --no-cache-dir --disable-pip-version-check --constraint constraints.txt '.[etcd]'
+
+FROM ${BASE_IMAGE}
+COPY --from=build /opt/lowtide /opt/lowtide
+# Numbers, for a base may know no users; a new volume takes over who owns the folder.
+RUN mkdir -p /var/lib/lowtide && chown 10001:10001 /var/lib/lowtide
+USER 10001:10001
+WORKDIR /var/lib/lowtide
+VOLUME /var/lib/lowtide
+ENV PATH=/opt/lowtide/bin:$PATH LOWTIDE_LOG_DIRS=/var/lib/lowtide/log
+EXPOSE 9092
+# The broker is process 1 and stops in order on SIGTERM: open requests are answered, files are synced, leaderships are handed over.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["lowtide"]
+CMD ["serve"]

@@ -1,0 +1,1 @@
+"""Coordinators: what groups of consumers agree on, kept in a topic of this broker's."""

@@ -1,0 +1,188 @@
+"""The committed offsets of the groups of one coordinator.
+
+Guards: an offset changes by `apply` only, which is called for records, those of a log that is loaded and those that were just appended; so
+what is told is what a coordinator tells that loads the log.
+
+Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-211 (expiry), KIP-496 (deletion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.settings import GroupSettings
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from lowtide.protocol.messages.offset_delete import (
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
+
+NO_RETENTION_TIME: Final = -1
+"""A client leaves it to the broker how long its offsets are kept."""
+
+
+class CommittedOffsets:
+    """See the module. `offsets`: group → topic → partition → what was committed."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self.offsets: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+
+    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Take over what a record says."""
+        if value is not None:
+            self.offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
+            return
+        topics = self.offsets.get(key.group)
+        partitions = topics.get(key.topic) if topics is not None else None
+        if topics is None or partitions is None:
+            return
+        partitions.pop(key.partition, None)
+        if not partitions:
+            del topics[key.topic]
+        if not topics:
+            del self.offsets[key.group]
+
+    def has_any(self, group_id: str) -> bool:
+        """Whether a group has committed anything."""
+        return group_id in self.offsets
+
+    def find(self, group_id: str, topic: str, partition: int, topic_id: TopicId) -> OffsetCommitValue | None:
+        """What was committed for a partition. With a topic id, not what was committed for another topic of that name."""
+        found = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
+        if found is None or (found.topic_id != topic_id and ZERO_TOPIC_ID not in (found.topic_id, topic_id)):
+            return None
+        return found
+
+    def topics_of(self, group_id: str) -> Iterator[tuple[str, list[tuple[int, OffsetCommitValue]]]]:
+        """All that a group has committed."""
+        for topic, partitions in self.offsets.get(group_id, {}).items():
+            yield topic, list(partitions.items())
+
+    def commit(
+        self, request: OffsetCommitRequest, topics: Iterable[OffsetCommitRequestTopic], effects: Effects
+    ) -> list[OffsetCommitResponseTopic]:
+        """Ask for the records of a commit by one who may commit; `topics` exist.
+
+        Errors: OFFSET_METADATA_TOO_LARGE, of single partitions.
+        """
+        retention_ms, wall_ms = request.retention_time_ms, effects.wall_ms
+        expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else wall_ms + retention_ms
+        keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has neither epochs nor ids.
+        limit = self._settings.offset_metadata_max_bytes
+        rows = []
+        for topic in topics:
+            results = []
+            for partition in topic.partitions:
+                error = ErrorCode.NONE
+                metadata = partition.committed_metadata or ""
+                if len(metadata) > limit:
+                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    value = OffsetCommitValue(
+                        offset=partition.committed_offset,
+                        leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
+                        metadata=metadata,
+                        commit_timestamp=wall_ms,
+                        expire_timestamp=expires_ms,
+                        topic_id=topic.topic_id if keeps_all else ZERO_TOPIC_ID,
+                    )
+                    effects.keep_offset(request.group_id, topic.name, partition.partition_index, value)
+                results.append(OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error))
+            rows.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
+        return rows
+
+    def delete(self, group: ClassicGroup, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
+        """Ask for offsets to be forgotten, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""
+        rows = []
+        for topic in topics:
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic.name) else ErrorCode.NONE
+            known = self.offsets.get(group.group_id, {}).get(topic.name, {})
+            numbers = dict.fromkeys(row.partition_index for row in topic.partitions)
+            for number in numbers:
+                if error == ErrorCode.NONE and number in known:
+                    effects.keep_offset(group.group_id, topic.name, number, None)
+            partitions = [OffsetDeleteResponsePartition(partition_index=number, error_code=error) for number in numbers]
+            rows.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+        return rows
+
+    def delete_all(self, group_id: str, effects: Effects) -> None:
+        """Ask for all offsets of a group to be forgotten."""
+        for topic, partitions in self.offsets.get(group_id, {}).items():
+            for partition in partitions:
+                effects.keep_offset(group_id, topic, partition, None)
+
+    def delete_topics(self, group_id: str, deleted: Iterable[tuple[str, TopicId]], effects: Effects) -> None:
+        """Ask for a group's offsets in topics that are gone to be forgotten, not those in newer topics of their names."""
+        topics = self.offsets.get(group_id, {})
+        for name, topic_id in deleted:
+            for partition, value in topics.get(name, {}).items():
+                if value.topic_id in (ZERO_TOPIC_ID, topic_id):
+                    effects.keep_offset(group_id, name, partition, None)
+
+    def expire(self, group: ClassicGroup, effects: Effects) -> bool:
+        """Ask for outdated offsets of a group to be forgotten. Returns whether none is left then.
+
+        Those of an empty group are kept for so long since it is empty, those of one that consumes since they were committed, but never
+        those of topics that it consumes; a client of old may have said itself how long.
+        """
+        if not self.has_any(group.group_id):
+            return True
+        if not _may_expire(group):
+            return False
+        since_empty = group.state_since_ms if group.protocol_type is not None and group.state is GroupState.EMPTY else None
+        oldest_ms = effects.wall_ms - self._settings.offsets_retention_ms
+        none_left = True
+        for topic, partitions in self.offsets[group.group_id].items():
+            if group.is_subscribed_to(topic):
+                none_left = False
+                continue
+            for partition, value in partitions.items():
+                if value.expire_timestamp != NO_TIMESTAMP:
+                    outdated = effects.wall_ms >= value.expire_timestamp
+                else:
+                    outdated = (since_empty if since_empty is not None else value.commit_timestamp) <= oldest_ms
+                if outdated:
+                    effects.keep_offset(group.group_id, topic, partition, None)
+                else:
+                    none_left = False
+        return none_left
+
+
+def _may_expire(group: ClassicGroup) -> bool:
+    """Whether a group's offsets may expire now: while it rebalances nobody knows what it consumes."""
+    if group.protocol_type is None or group.state is GroupState.EMPTY:
+        return True
+    return group.uses_consumer_protocol and group.subscribed is not None and group.state is GroupState.STABLE
+
+
+def check_commit(group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int) -> ErrorCode:
+    """Whether such a one may commit offsets of a group.
+
+    Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID (from outside of a group that has members, too), FENCED_INSTANCE_ID,
+    ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS. Source: `ClassicGroup.validateOffsetCommit`.
+    """
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation_id < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if generation_id < 0 and not member_id and group_instance_id is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.check_member(member_id, group_instance_id)
+    if error != ErrorCode.NONE:
+        return error
+    if generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.COMPLETING_REBALANCE else ErrorCode.NONE

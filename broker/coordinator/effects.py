@@ -1,0 +1,84 @@
+"""What a decision of a coordinator asks for: records to keep, and answers to give; and the time at which it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import (
+    CoordinatorRecord,
+    GroupMetadata,
+    GroupMetadataValue,
+    OffsetCommit,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    encode_group_metadata,
+    encode_offset_commit,
+)
+
+Reply: TypeAlias = Any
+"""Stands for a request that is to be answered. Decisions hand it around and never look into it."""
+
+Then: TypeAlias = "Callable[[ErrorCode, Effects], None]"
+"""Goes on when records are committed (NONE) or could not be; with new effects, of the time when it goes on."""
+
+
+class Effects:
+    """Filled by one decision at one time, and carried out as a whole: the records first, then what is to be answered at once.
+
+    `then` goes on when all of the records are committed, in the order in which it was asked for; at once where there are none.
+    """
+
+    __slots__ = ("answers", "changes", "now_ms", "records", "then", "wall_ms")
+
+    def __init__(self, now_ms: int, wall_ms: int) -> None:
+        """`now_ms` is monotonic, for deadlines; `wall_ms` is what records say."""
+        self.now_ms = now_ms
+        self.wall_ms = wall_ms
+        self.records: list[CoordinatorRecord] = []
+        self.changes: list[Any] = []
+        """What the records say, one for one."""
+        self.answers: list[tuple[Reply, Any]] = []
+        self.then: list[Then] = []
+
+    def keep_offset(self, group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
+        """Ask for the record of an offset, or with None for that which takes it back."""
+        self.records.append(encode_offset_commit(group, topic, partition, value))
+        self.changes.append(OffsetCommit(OffsetCommitKey(group=group, topic=topic, partition=partition), value))
+
+    def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
+        """Ask for the record of a group, or with None for that which takes it back."""
+        self.records.append(encode_group_metadata(group, value))
+        self.changes.append(GroupMetadata(group, value))
+
+    def answer(self, reply: Reply, response: Any) -> None:
+        """Answer a request now, without waiting for any record."""
+        self.answers.append((reply, response))
+
+    def answer_when_committed(self, reply: Reply, response: Any, failed: Callable[[ErrorCode], Any]) -> None:
+        """Answer a request when the records are committed; `failed` makes the answer for when they can't be."""
+
+        def go_on(error: ErrorCode, effects: Effects) -> None:
+            effects.answer(reply, response if error == ErrorCode.NONE else failed(append_error(error)))
+
+        self.then.append(go_on)
+
+
+def append_error(error: ErrorCode) -> ErrorCode:
+    """What a member is told when a record could not be kept. Source: `GroupMetadataManager.appendGroupMetadataErrorToResponseError`.
+
+    Unlike there, what is too large is called so instead of UNKNOWN_SERVER_ERROR.
+    """
+    if error in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.FENCED_LEADER_EPOCH):
+        return ErrorCode.NOT_COORDINATOR
+    if error == ErrorCode.RECORD_LIST_TOO_LARGE:
+        return ErrorCode.MESSAGE_TOO_LARGE
+    return error

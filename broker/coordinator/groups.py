@@ -1,0 +1,236 @@
+"""The groups of one partition of `__consumer_offsets`, with their offsets: one coordinator's whole state, and what is asked of it.
+
+Pure: a request, the time and the state give records and answers. Offsets change only by `apply` and `note`. What a classic group does
+between two records (who has joined, who is late) is in memory alone, as in Kafka: a coordinator that takes over knows the last generation
+that was kept, takes its members for alive, and goes on from there.
+
+Guards: nothing is told of a group that is loaded in part (the runtime's part); a group that nobody uses costs nothing for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.committed_offsets import CommittedOffsets, check_commit
+from lowtide.broker.coordinator.effects import Effects, Reply
+from lowtide.broker.coordinator.joining import Client, Joining
+from lowtide.broker.coordinator.membership import Membership
+from lowtide.broker.coordinator.rebalancing import NO_MEMBER_ID, Rebalancing, TimerKey, join_failed, sync_failed
+from lowtide.broker.coordinator.settings import GroupSettings
+from lowtide.broker.coordinator.timers import Timers
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import GroupMetadata, OffsetCommit
+from lowtide.protocol.messages.join_group import JoinGroupRequest
+from lowtide.protocol.messages.leave_group import MemberIdentity, MemberResponse
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
+from lowtide.protocol.messages.sync_group import SyncGroupRequest
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
+from lowtide.runtime.random import Random
+
+GROUP_ID_NOT_FOUND_SINCE: Final = 9
+"""The version of OffsetCommit that tells an unknown group apart from an old generation."""
+
+_EXPIRY: Final[TimerKey] = ("expiry", "", "")
+
+
+class Groups:
+    """See the module."""
+
+    def __init__(self, settings: GroupSettings, random: Random) -> None:
+        self.settings = settings
+        self.groups: dict[str, ClassicGroup] = {}
+        self.committed = CommittedOffsets(settings)
+        self.timers: Timers[TimerKey] = Timers()
+        self.last_removal_offset: Offset = UNKNOWN_OFFSET
+        """The last record that took something back."""
+        self._rebalancing = Rebalancing(settings, self.timers)
+        self._joining = Joining(settings, self._rebalancing, random)
+        self.membership = Membership(self._rebalancing)
+
+    # ------------------------------------------------------------------ records
+    @property
+    def count(self) -> int:
+        """Groups that are known."""
+        return len(self.groups)
+
+    def apply(self, change: OffsetCommit | GroupMetadata, offset: Offset) -> None:
+        """Take over what a record of the log says that is being loaded.
+
+        Errors: ProtocolError for a group that can't be.
+        """
+        if isinstance(change, GroupMetadata) and change.value is not None:
+            self.groups[change.group] = ClassicGroup.from_record(change.group, change.value)
+        self.note(change, offset)
+
+    def note(self, change: OffsetCommit | GroupMetadata, offset: Offset) -> None:
+        """Take over what a record says that was just appended; what it says of a living group is known here already."""
+        group_id = change.key.group if isinstance(change, OffsetCommit) else change.group
+        if change.value is None:
+            self.last_removal_offset = offset
+        if isinstance(change, OffsetCommit):
+            self.committed.apply(change.key, change.value)
+            if change.value is not None and group_id not in self.groups:
+                self._new_group(group_id, change.value.commit_timestamp)
+        elif change.value is None:
+            gone = self.groups.pop(group_id, None)
+            if gone is not None:
+                self._rebalancing.cancel_timers(gone)
+                gone.state = GroupState.DEAD
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.last_record_offset = offset
+
+    def on_loaded(self, effects: Effects) -> None:
+        """All records are applied: from now on members have to show that they live."""
+        for group in list(self.groups.values()):
+            for member in group.members.values():
+                self._rebalancing.extend_session(group, member, effects.now_ms)
+            if len(group.members) > self.settings.max_size:
+                self._rebalancing.prepare(group, effects)
+        self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.retention_check_interval_ms)
+
+    def on_unloaded(self, effects: Effects) -> None:
+        """Another broker coordinates these groups now: whoever waits here is sent there."""
+        for group in self.groups.values():
+            for member in group.members.values():
+                reply = group.take_awaiting_join(member)
+                if reply is not None:
+                    effects.answer(reply, join_failed(ErrorCode.NOT_COORDINATOR, member.member_id))
+                if member.awaiting_sync is not None:
+                    effects.answer(member.awaiting_sync, sync_failed(ErrorCode.NOT_COORDINATOR))
+                    member.awaiting_sync = None
+            group.state = GroupState.DEAD
+        self.groups.clear()
+
+    def read_barrier(self, group_id: str) -> Offset:
+        """The last record that has a say in what is told of a group; -1 if there is none."""
+        group = self.groups.get(group_id)
+        return max(group.last_record_offset, self.last_removal_offset) if group is not None else self.last_removal_offset
+
+    # ------------------------------------------------------------------ time
+    def on_timer(self, key: TimerKey, effects: Effects) -> None:
+        """Something is due."""
+        kind, group_id, member_id = key
+        if kind == "expiry":
+            self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.retention_check_interval_ms)
+            self.expire(effects)
+            return
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        if kind == "heartbeat":
+            self._rebalancing.on_silent(group, member_id, effects)
+        elif kind == "join":
+            self._rebalancing.on_join_timeout(group, effects)
+        else:
+            self._rebalancing.on_sync_timeout(group, effects)
+        self._drop_if_unused(group)
+
+    def expire(self, effects: Effects) -> None:
+        """Ask for outdated offsets to be forgotten, and for groups without members that have none left."""
+        for group in list(self.groups.values()):
+            if self.committed.expire(group, effects) and group.state is GroupState.EMPTY and not group.pending_join:
+                effects.keep_group(group.group_id, None)
+
+    # ------------------------------------------------------------------ members
+    def join(self, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+        """JoinGroup. Errors: those of `Joining.join`, INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
+        settings, member_id = self.settings, request.member_id
+        group = self.groups.get(request.group_id)
+        if not request.group_id:
+            effects.answer(reply, join_failed(ErrorCode.INVALID_GROUP_ID, member_id))
+        elif not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
+            effects.answer(reply, join_failed(ErrorCode.INVALID_SESSION_TIMEOUT, member_id))
+        elif group is None and member_id != NO_MEMBER_ID:
+            effects.answer(reply, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+        else:
+            if group is None:
+                group = self._new_group(request.group_id, effects.wall_ms)
+            self._joining.join(group, request, client, reply, effects)
+            self._drop_if_unused(group)
+
+    def sync(self, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
+        """SyncGroup. Errors: those of `Membership.sync`, INVALID_GROUP_ID."""
+        group = self.groups.get(request.group_id)
+        if not request.group_id:
+            effects.answer(reply, sync_failed(ErrorCode.INVALID_GROUP_ID))
+        elif group is None:
+            effects.answer(reply, sync_failed(ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self.membership.sync(group, request, reply, effects)
+
+    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
+        """Heartbeat. Errors: those of `Membership.heartbeat`, INVALID_GROUP_ID."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+        return self.membership.heartbeat(group, member_id, group_instance_id, generation_id, now_ms)
+
+    def leave(self, group_id: str, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
+        """LeaveGroup, of a group whose id isn't empty."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return [
+                MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+                for row in members
+            ]
+        rows = self.membership.leave(group, members, effects)
+        self._drop_if_unused(group)
+        return rows
+
+    # ------------------------------------------------------------------ offsets
+    def check_commit(self, request: OffsetCommitRequest, api_version: int, effects: Effects) -> ErrorCode:
+        """Whether a commit is let in; a commit is a sign of life too. Errors: those of `check_commit`, GROUP_ID_NOT_FOUND."""
+        generation_id = request.generation_id_or_member_epoch
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if generation_id < 0:
+                return ErrorCode.NONE
+            return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
+        error = check_commit(group, request.member_id, request.group_instance_id, generation_id)
+        if error == ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+            self._rebalancing.extend_session(group, group.members[request.member_id], effects.now_ms)
+        return error
+
+    def check_offset_delete(self, group_id: str) -> ClassicGroup | ErrorCode:
+        """The group whose offsets may be deleted. Errors: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP where nobody knows what members consume."""
+        group = self.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
+            return ErrorCode.NON_EMPTY_GROUP
+        return group
+
+    def delete_group(self, group_id: str, effects: Effects) -> ErrorCode:
+        """Ask for a group to be forgotten, with its offsets. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        group = self.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        self.committed.delete_all(group_id, effects)
+        effects.keep_group(group_id, None)
+        return ErrorCode.NONE
+
+    # ------------------------------------------------------------------ listing
+    def list(self, states: Iterable[str]) -> list[ClassicGroup]:
+        """The groups in one of these states (any letters' case); without any, all."""
+        wanted = {state.strip().lower() for state in states}
+        return [group for group in self.groups.values() if not wanted or group.state.value.lower() in wanted]
+
+    def _new_group(self, group_id: str, wall_ms: int) -> ClassicGroup:
+        group = self.groups[group_id] = ClassicGroup(group_id, wall_ms=wall_ms)
+        return group
+
+    def _drop_if_unused(self, group: ClassicGroup) -> None:
+        """Forget a group of which nothing is kept and that nobody is in: a client could name as many as it likes."""
+        if (
+            group.state is GroupState.EMPTY
+            and group.last_record_offset == UNKNOWN_OFFSET
+            and group.generation_id == 0
+            and not group.pending_join
+            and self.groups.get(group.group_id) is group
+        ):
+            del self.groups[group.group_id]

@@ -1,0 +1,109 @@
+"""The groups of one broker, as handlers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.effects import Effects, append_error
+from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC, OffsetsTopic
+from lowtide.broker.coordinator.runtime import CoordinatorRuntime
+from lowtide.broker.coordinator.settings import group_settings
+from lowtide.broker.coordinator.shard import Shard
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import run_in_slices
+from lowtide.broker.topics import TopicAdministrator
+from lowtide.metadata.image import ImageDelta
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import TopicId
+
+R = TypeVar("R")
+
+
+class GroupCoordinator:
+    """Finds a group's state, carries out what is decided about it, and follows topics and leaderships."""
+
+    def __init__(self, broker: BrokerContext, administrator: TopicAdministrator, loop: Any, *, is_alone: bool) -> None:
+        """`is_alone`: there may never be more brokers than there are now."""
+        config = broker.config
+        self.settings = group_settings(config.values)
+        given = not is_alone or "offsets.topic.replication.factor" in config.given
+        self.topic = OffsetsTopic(broker, administrator, self.settings, factor_is_given=given)
+        self.broker = broker
+        self._loop = loop
+        self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
+            topic=GROUP_TOPIC,
+            replicas=broker.replicas,
+            clock=broker.clock,
+            loop=loop,
+            worker=broker.worker,
+            log=broker.log,
+            make_groups=lambda: Groups(self.settings, broker.random),
+        )
+
+    # ------------------------------------------------------------------ requests
+    @staticmethod
+    def check_group_id(group_id: str) -> ErrorCode | None:
+        """Whether a group may have this id; offsets may be committed without one, as in Kafka, but nobody may join."""
+        return None if group_id else ErrorCode.INVALID_GROUP_ID
+
+    def find(self, group_id: str) -> Shard[Groups] | ErrorCode:
+        """The state that a group belongs to. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        return self._runtime.find(self.topic.partition_of(group_id))
+
+    def loaded(self) -> list[Shard[Groups]] | ErrorCode:
+        """All that is coordinated here. Errors: COORDINATOR_LOAD_IN_PROGRESS while any of it isn't known yet."""
+        self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
+        shards = list(self._runtime.shards.values())
+        return shards if all(shard.loaded for shard in shards) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def decide(self, shard: Shard[Groups], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
+        """Make a decision and carry it out. The answer is there at once, if nothing has to be waited for."""
+        pending: Pending[R] = Pending()
+        effects = self._runtime.effects()
+        decision(pending, effects)
+        self._runtime.carry_out(shard, effects)
+        return pending
+
+    def when_readable(self, shard: Shard[Groups], group_id: str, answer: Callable[[ErrorCode], R]) -> Pending[R]:
+        """Answer when all is committed that has a say in what is told of a group."""
+        pending: Pending[R] = Pending()
+
+        def go_on(error: ErrorCode, effects: Effects) -> None:
+            effects.answer(pending, answer(append_error(error)))
+
+        self._runtime.when_committed(shard, shard.groups.read_barrier(group_id) + 1, [go_on])
+        return pending
+
+    # ------------------------------------------------------------------ what happens elsewhere
+    def on_tick(self) -> None:
+        """Follow who leads. On the order of once a second."""
+        if self.topic.exists or self._runtime.shards:
+            self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
+
+    def on_image(self, delta: ImageDelta) -> None:
+        """Topics may have been deleted: nobody needs the offsets in them."""
+        deleted = [(topic.name, topic.topic_id) for topic in delta.topics_deleted if topic.name != GROUP_TOPIC]
+        if deleted:
+            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
+
+    def close(self) -> None:
+        """Send whoever waits here elsewhere: the broker stops."""
+        self._runtime.close()
+
+    def _forget(self, deleted: Sequence[tuple[str, TopicId]]) -> Iterator[None]:
+        for number in list(self._runtime.shards):
+            shard = self._runtime.find(number)
+            if isinstance(shard, ErrorCode):
+                continue
+            for group_id in list(shard.groups.committed.offsets):
+                effects = self._runtime.effects()
+                shard.groups.committed.delete_topics(group_id, deleted, effects)
+                self._runtime.carry_out(shard, effects)
+                yield
+
+
+def _nothing() -> None:
+    """There is nothing to do after it."""

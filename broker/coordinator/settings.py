@@ -1,0 +1,50 @@
+"""What a broker's configuration says about groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from lowtide.broker.config_key import Value
+
+
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Kafka's keys by their names, times in milliseconds."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2_147_483_647
+    offset_metadata_max_bytes: int = 4_096
+    commit_timeout_ms: int = 5_000
+    offsets_retention_ms: int = 10_080 * 60_000
+    retention_check_interval_ms: int = 600_000
+    load_buffer_bytes: int = 5 << 20
+    topic_partition_count: int = 50
+    topic_replication_factor: int = 3
+    topic_segment_bytes: int = 100 << 20
+
+
+def group_settings(values: Mapping[str, Value]) -> GroupSettings:
+    """The settings among all values of a configuration."""
+
+    def number(name: str) -> int:
+        value = values[name]
+        assert isinstance(value, int), f"{name} is {value!r}"
+        return value
+
+    return GroupSettings(
+        session_timeout_min_ms=number("group.min.session.timeout.ms"),
+        session_timeout_max_ms=number("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=number("group.initial.rebalance.delay.ms"),
+        max_size=number("group.max.size"),
+        offset_metadata_max_bytes=number("offset.metadata.max.bytes"),
+        commit_timeout_ms=number("offsets.commit.timeout.ms"),
+        offsets_retention_ms=number("offsets.retention.minutes") * 60_000,
+        retention_check_interval_ms=number("offsets.retention.check.interval.ms"),
+        load_buffer_bytes=number("offsets.load.buffer.size"),
+        topic_partition_count=number("offsets.topic.num.partitions"),
+        topic_replication_factor=number("offsets.topic.replication.factor"),
+        topic_segment_bytes=number("offsets.topic.segment.bytes"),
+    )

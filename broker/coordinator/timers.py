@@ -1,0 +1,76 @@
+"""Timers as values: what is due when, without a clock. Putting one off, which every heartbeat does, costs no more than a look-up."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Timers(Generic[K]):
+    """Deadlines by key, in monotonic milliseconds. A key has one deadline at a time.
+
+    The heap holds for each key one place at or before its deadline; a place that has come too early is put in anew.
+    """
+
+    __slots__ = ("_count", "_deadlines", "_heap", "_places")
+
+    def __init__(self) -> None:
+        self._deadlines: dict[K, int] = {}
+        self._places: dict[K, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, K]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Keys that have a deadline."""
+        return len(self._deadlines)
+
+    def schedule(self, key: K, deadline_ms: int) -> None:
+        """Set, or move, the deadline of a key."""
+        self._deadlines[key] = deadline_ms
+        place = self._places.get(key)
+        if place is None or deadline_ms < place[0]:
+            self._put(key, deadline_ms)
+
+    def cancel(self, key: K) -> None:
+        """Forget a key, if it is known."""
+        if self._deadlines.pop(key, None) is not None:
+            self._places.pop(key, None)
+            self._sweep()
+
+    def deadline_of(self, key: K) -> int | None:
+        """The deadline of a key."""
+        return self._deadlines.get(key)
+
+    @property
+    def next_ms(self) -> int | None:
+        """A time at or before the earliest deadline; None when nothing is waited for."""
+        while self._heap and self._places.get(self._heap[0][2]) != self._heap[0][:2]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def take_due(self, now_ms: int) -> K | None:
+        """The key with the earliest deadline, if that has come; it has none any more."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            place_ms, count, key = heappop(self._heap)
+            if self._places.get(key) != (place_ms, count):
+                continue
+            deadline_ms = self._deadlines[key]
+            if deadline_ms > now_ms:
+                self._put(key, deadline_ms)
+                continue
+            del self._deadlines[key], self._places[key]
+            return key
+        return None
+
+    def _put(self, key: K, deadline_ms: int) -> None:
+        self._count += 1
+        self._places[key] = (deadline_ms, self._count)
+        heappush(self._heap, (deadline_ms, self._count, key))
+
+    def _sweep(self) -> None:
+        """Drop what is left of cancelled keys, when it is most of the heap: a client may come and go as often as it likes."""
+        if len(self._heap) > 2 * len(self._places) + 64:
+            self._heap = sorted(entry for entry in self._heap if self._places.get(entry[2]) == entry[:2])

@@ -1,0 +1,148 @@
+"""A transactional id: its producer, and the state of its transaction.
+
+A value that is replaced as a whole by records (`take`); what may follow what is here, why it does is in `transactions`.
+
+Guards: a state is only ever left for one that may follow it; the end of a transaction that was decided isn't decided again.
+
+Source: KIP-98, KIP-360, KIP-890; Kafka's `TransactionMetadata`, `TransactionState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from lowtide.protocol.transaction_records import PartitionsSchema, TransactionLogValue
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId, TopicPartition
+
+EPOCH_MAX: Final = 2**15 - 1
+"""No producer gets it, so that each can be fenced by an epoch above its own."""
+
+EPOCH_BUMPS_SINCE: Final = 2
+"""The version of transactions in which each has an epoch of its own (KIP-890)."""
+
+
+class TransactionState(IntEnum):
+    """What a transactional id is doing, by the numbers of Kafka's records."""
+
+    EMPTY = 0
+    """It has a producer, which has begun nothing. action: partitions begin a transaction. transition: → ONGOING."""
+    ONGOING = 1
+    """Its transaction is open. action: partitions are added. transition: ended → PREPARE_COMMIT, PREPARE_ABORT; too old, or another
+    producer comes → PREPARE_ABORT, with a higher epoch."""
+    PREPARE_COMMIT = 2
+    """It is committed, and its partitions are told. action: CONCURRENT_TRANSACTIONS. transition: all have been → COMPLETE_COMMIT."""
+    PREPARE_ABORT = 3
+    """It is aborted, and its partitions are told. action: CONCURRENT_TRANSACTIONS. transition: all have been → COMPLETE_ABORT."""
+    COMPLETE_COMMIT = 4
+    """As EMPTY, and the same end may be asked for again."""
+    COMPLETE_ABORT = 5
+    """As EMPTY, and the same end may be asked for again."""
+    DEAD = 6
+    """Unused for too long; forgotten."""
+
+
+STATE_NAMES: Final[Mapping[TransactionState, str]] = {
+    TransactionState.EMPTY: "Empty",
+    TransactionState.ONGOING: "Ongoing",
+    TransactionState.PREPARE_COMMIT: "PrepareCommit",
+    TransactionState.PREPARE_ABORT: "PrepareAbort",
+    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
+    TransactionState.COMPLETE_ABORT: "CompleteAbort",
+    TransactionState.DEAD: "Dead",
+}
+
+IDLE: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+"""No transaction is open or ending."""
+
+ENDING: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+
+_PRECEDED_BY: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    TransactionState.EMPTY: IDLE,
+    TransactionState.ONGOING: IDLE | {TransactionState.ONGOING},
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING, TransactionState.PREPARE_COMMIT}),
+    TransactionState.PREPARE_ABORT: IDLE | {TransactionState.ONGOING, TransactionState.PREPARE_ABORT},
+    TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
+    TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
+    TransactionState.DEAD: IDLE,
+}
+"""An end that is being told is written once more by a coordinator that takes over; an empty one may be aborted for its epoch's sake."""
+
+
+class Transaction(msgspec.Struct, kw_only=True):
+    """See the module. Times are wall-clock milliseconds; `started_ms` is -1 where no transaction has begun."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    previous_producer_id: ProducerId = NO_PRODUCER_ID
+    next_producer_id: ProducerId = NO_PRODUCER_ID
+    """The one that follows when the end is told, for the epochs of this one are used up."""
+    producer_epoch: ProducerEpoch
+    last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """The epoch before, by which a producer that didn't hear the answer is known. Not kept in records, as in Kafka."""
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    started_ms: int = NO_TIMESTAMP
+    updated_ms: int = NO_TIMESTAMP
+    client_version: int = 0
+
+    @property
+    def bumps_epochs(self) -> bool:
+        """Whether its client has an epoch for each transaction."""
+        return self.client_version >= EPOCH_BUMPS_SINCE
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether a producer needs another id, having no epoch left."""
+        return self.producer_epoch >= EPOCH_MAX - 1
+
+    def was_bumped_from(self, producer_epoch: ProducerEpoch) -> bool:
+        """Whether the end of the transaction of that epoch has led to the present epoch."""
+        return self.bumps_epochs and self.producer_epoch == producer_epoch + 1
+
+    def check_may_become(self, state: TransactionState) -> None:
+        """Fails on a state that can't follow: that is our own bug, found before it is kept."""
+        assert self.state in _PRECEDED_BY[state], f"{self.transactional_id}: {STATE_NAMES[self.state]} to {STATE_NAMES[state]}"
+
+    def as_value(self) -> TransactionLogValue:
+        """What its record says."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.partitions):
+            topics.setdefault(topic, []).append(partition)
+        return TransactionLogValue(
+            producer_id=self.producer_id,
+            previous_producer_id=self.previous_producer_id,
+            next_producer_id=self.next_producer_id,
+            producer_epoch=self.producer_epoch,
+            transaction_timeout_ms=self.timeout_ms,
+            transaction_status=int(self.state),
+            transaction_partitions=[PartitionsSchema(topic=topic, partition_ids=numbers) for topic, numbers in topics.items()] or None,
+            transaction_last_update_timestamp_ms=self.updated_ms,
+            transaction_start_timestamp_ms=self.started_ms,
+            client_transaction_version=self.client_version,
+        )
+
+
+def from_value(transactional_id: str, value: TransactionLogValue) -> Transaction:
+    """The state that a record says. Errors: ValueError for a state that there isn't."""
+    return Transaction(
+        transactional_id=transactional_id,
+        producer_id=value.producer_id,
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
+        producer_epoch=value.producer_epoch,
+        timeout_ms=value.transaction_timeout_ms,
+        state=TransactionState(value.transaction_status),
+        partitions=_partitions(value.transaction_partitions or ()),
+        started_ms=value.transaction_start_timestamp_ms,
+        updated_ms=value.transaction_last_update_timestamp_ms,
+        client_version=value.client_transaction_version,
+    )
+
+
+def _partitions(topics: Iterable[PartitionsSchema]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic.topic, number) for topic in topics for number in topic.partition_ids)

@@ -1,0 +1,470 @@
+"""The transactions of one partition of `__transaction_state`: one coordinator's whole state, and what is asked of it.
+
+Pure: a request, the time and the state give records and answers. A transaction changes by `note` only, which is called for records, those
+of a log that is loaded and those that were just appended. While a record about it isn't committed, everybody else is told to come again.
+
+Guards: partitions are told how a transaction ended (`TransactionPorts.tell`) only when that is committed, and until all have been it stays
+as it ended; a producer that another has followed, or whose transaction took too long, can't end or begin one; every open transaction ends.
+
+Source: Kafka's `TransactionCoordinator`, `TransactionStateManager`; KIP-98, KIP-360, KIP-588, KIP-664, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from lowtide.broker.coordinator.effects import Effects, append_error
+from lowtide.broker.coordinator.timers import Timers
+from lowtide.broker.coordinator.transaction import (
+    ENDING,
+    EPOCH_BUMPS_SINCE,
+    EPOCH_MAX,
+    IDLE,
+    STATE_NAMES,
+    Transaction,
+    TransactionState,
+    from_value,
+)
+from lowtide.broker.coordinator.transaction_settings import TransactionSettings
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId, TopicPartition
+
+RETRY_MS: Final = 1000
+"""After so long what could not be kept is tried again: the end of a transaction that took too long, or its completion."""
+
+TimerKey: TypeAlias = tuple[str, str]
+_EXPIRY: Final[TimerKey] = ("expiry", "")
+
+OnIdentity: TypeAlias = Callable[[ErrorCode, ProducerId, ProducerEpoch, Effects], None]
+"""Hears what became of a request, and with which id and epoch the producer goes on."""
+
+OnError: TypeAlias = Callable[[ErrorCode, Effects], None]
+
+
+class TransactionPorts(Protocol):
+    """What the state needs of the broker."""
+
+    def take_producer_id(self) -> ProducerId | None:
+        """An id that nobody had before; None where none is at hand, and it is worth asking again."""
+        ...
+
+    def tell(self, transaction: Transaction) -> None:
+        """Tell its partitions how it ended, and then `Transactions.complete`. It has some."""
+        ...
+
+
+class TransactionChange(TransactionRecord, frozen=True):
+    """A record that was just appended, with the state that it says and what it doesn't."""
+
+    state: Transaction | None
+
+
+class Transactions:
+    """See the module."""
+
+    def __init__(self, settings: TransactionSettings, ports: TransactionPorts) -> None:
+        self.settings = settings
+        self.transactions: dict[str, Transaction] = {}
+        self.timers: Timers[TimerKey] = Timers()
+        self._ports = ports
+        self._unsettled: set[str] = set()
+        """Those about which a record isn't committed yet."""
+
+    # ------------------------------------------------------------------ records
+    @property
+    def count(self) -> int:
+        """Transactional ids that are known."""
+        return len(self.transactions)
+
+    def apply(self, change: TransactionRecord, offset: Offset) -> None:
+        """Take over what a record of the log says that is being loaded. Errors: ProtocolError for a state that there isn't."""
+        if change.value is None:
+            self.transactions.pop(change.transactional_id, None)
+            return
+        try:
+            self.transactions[change.transactional_id] = from_value(change.transactional_id, change.value)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+
+    def note(self, change: TransactionChange, offset: Offset) -> None:
+        """Take over what a record says that was just appended."""
+        if change.state is None:
+            self.transactions.pop(change.transactional_id, None)
+        else:
+            self.transactions[change.transactional_id] = change.state
+
+    def on_loaded(self, effects: Effects) -> None:
+        """All records are applied: what was ending goes on ending, when what we know of it is committed."""
+        for transaction in list(self.transactions.values()):
+            if transaction.state in ENDING:
+                self._keep(transaction, effects, self._tell_later(transaction.transactional_id, None))
+            elif transaction.state is TransactionState.ONGOING:
+                self._watch(transaction, effects)
+        self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.expiry_check_interval_ms)
+
+    def on_unloaded(self, effects: Effects) -> None:
+        """Another broker coordinates these now."""
+        self.transactions.clear()
+
+    def _keep(self, state: Transaction, effects: Effects, then: OnError) -> None:
+        """Ask for the record of a transactional id; `then` hears whether it is committed."""
+        name = state.transactional_id
+        before = self.transactions.get(name)
+        if before is not None:
+            before.check_may_become(state.state)
+        state.updated_ms = effects.wall_ms
+        self._append(name, state, effects, then)
+
+    def _append(self, name: str, state: Transaction | None, effects: Effects, then: OnError) -> None:
+        value = state.as_value() if state is not None else None
+        effects.records.append(encode_transaction(name, value))
+        effects.changes.append(TransactionChange(name, value, state))
+        self._unsettled.add(name)
+
+        def go_on(error: ErrorCode, later: Effects) -> None:
+            self._unsettled.discard(name)
+            then(append_error(error), later)
+
+        effects.then.append(go_on)
+
+    # ------------------------------------------------------------------ producers
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: tuple[ProducerId, ProducerEpoch] | None, effects: Effects, done: OnIdentity
+    ) -> None:
+        """Give a producer its id and epoch, which ends what others had; `expected` is what it has itself (KIP-360).
+
+        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS where
+        no producer id is at hand, and those of `append_error`.
+        """
+        outcome: Transaction | ErrorCode
+        if not transactional_id:
+            outcome = ErrorCode.INVALID_REQUEST
+        elif not 0 < timeout_ms <= self.settings.timeout_max_ms:
+            outcome = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        elif transactional_id in self._unsettled:
+            outcome = ErrorCode.CONCURRENT_TRANSACTIONS
+        else:
+            outcome = self._next_producer(transactional_id, timeout_ms, expected)
+        if isinstance(outcome, ErrorCode):
+            done(outcome, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, effects)
+            return
+        state = outcome
+        if state.state is TransactionState.ONGOING:
+            self._fence(state, effects, lambda error, later: done(error or ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1, later))
+            return
+
+        def kept(error: ErrorCode, later: Effects) -> None:
+            given = (state.producer_id, state.producer_epoch) if error == ErrorCode.NONE else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            done(error, *given, later)
+
+        self._keep(state, effects, kept)
+
+    def _next_producer(  # noqa: PLR0911 - one return for each answer
+        self, transactional_id: str, timeout_ms: int, expected: tuple[ProducerId, ProducerEpoch] | None
+    ) -> Transaction | ErrorCode:
+        """The state with the producer's next epoch, or that of the open transaction, which has to be ended first."""
+        known = self.transactions.get(transactional_id)
+        if known is None:
+            producer_id = self._ports.take_producer_id()
+            if producer_id is None:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return Transaction(transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, timeout_ms=timeout_ms)
+        if expected is not None and expected[0] != known.producer_id:
+            is_retry = expected[0] == known.previous_producer_id and expected[1] >= EPOCH_MAX - 1
+            if not is_retry:
+                return ErrorCode.PRODUCER_FENCED
+        if known.state in ENDING:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if known.state is TransactionState.ONGOING:
+            # Unlike in Kafka, one that is fenced itself ends nobody else's transaction.
+            is_fenced = expected is not None and expected[1] not in (known.producer_epoch, known.last_producer_epoch)
+            return ErrorCode.PRODUCER_FENCED if is_fenced else known
+        fields: dict[str, Any] = {"timeout_ms": timeout_ms, "state": TransactionState.EMPTY, "partitions": frozenset()}
+        fields |= {"started_ms": NO_TIMESTAMP, "client_version": 0, "next_producer_id": NO_PRODUCER_ID}
+        if known.is_exhausted and (expected is None or expected[1] == known.producer_epoch):
+            producer_id = self._ports.take_producer_id()
+            if producer_id is None:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            last_epoch = known.producer_epoch if expected is not None else NO_PRODUCER_EPOCH
+            fields |= {"producer_id": producer_id, "previous_producer_id": known.producer_id, "producer_epoch": 0}
+        elif expected is None:
+            last_epoch = NO_PRODUCER_EPOCH
+            fields["producer_epoch"] = known.producer_epoch + 1
+        elif expected[1] == known.producer_epoch:
+            last_epoch = known.producer_epoch
+            fields["producer_epoch"] = known.producer_epoch + 1
+        elif expected[1] == known.last_producer_epoch:
+            last_epoch = known.last_producer_epoch
+        else:
+            return ErrorCode.PRODUCER_FENCED
+        return msgspec.structs.replace(known, last_producer_epoch=last_epoch, **fields)
+
+    # ------------------------------------------------------------------ partitions
+    def _check(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> Transaction | ErrorCode:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.producer_id != producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return transaction if transaction.producer_epoch == producer_epoch else ErrorCode.PRODUCER_FENCED
+
+    def verify(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, partition: TopicPartition) -> ErrorCode:
+        """Whether a partition belongs to the open transaction (KIP-890).
+
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE.
+        """
+        found = self._check(transactional_id, producer_id, producer_epoch)
+        if isinstance(found, ErrorCode):
+            return found
+        if found.state in ENDING:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        is_part = found.state is TransactionState.ONGOING and partition in found.partitions
+        return ErrorCode.NONE if is_part else ErrorCode.TRANSACTION_ABORTABLE
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        identity: tuple[ProducerId, ProducerEpoch],
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        effects: Effects,
+        done: OnError,
+    ) -> None:
+        """Add partitions to the open transaction, or begin one.
+
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and those of `append_error`.
+        """
+        found = self._check(transactional_id, *identity)
+        if not isinstance(found, ErrorCode) and (transactional_id in self._unsettled or found.state in ENDING):
+            found = ErrorCode.CONCURRENT_TRANSACTIONS
+        if isinstance(found, ErrorCode):
+            done(found, effects)
+            return
+        added = frozenset(partitions)
+        if found.state is TransactionState.ONGOING and added <= found.partitions:
+            done(ErrorCode.NONE, effects)
+            return
+        begins = found.state is not TransactionState.ONGOING
+        state = msgspec.structs.replace(
+            found,
+            state=TransactionState.ONGOING,
+            partitions=found.partitions | added,
+            started_ms=effects.wall_ms if begins else found.started_ms,
+            client_version=client_version,
+        )
+
+        def kept(error: ErrorCode, later: Effects) -> None:
+            if error == ErrorCode.NONE and begins:
+                self._watch(state, later)
+            done(error, later)
+
+        self._keep(state, effects, kept)
+
+    # ------------------------------------------------------------------ ends
+    def end(
+        self,
+        transactional_id: str,
+        identity: tuple[ProducerId, ProducerEpoch],
+        *,
+        is_commit: bool,
+        client_version: int,
+        effects: Effects,
+        done: OnIdentity,
+    ) -> None:
+        """End a transaction as its producer wants it; answered when that is committed, before the partitions know.
+
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
+        COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand, and those of `append_error`.
+        """
+        outcome = self._next_end(transactional_id, *identity, is_commit=is_commit, client_version=client_version)
+        if isinstance(outcome, ErrorCode):
+            known = self.transactions.get(transactional_id)
+            given = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            if outcome == ErrorCode.NONE and known is not None:
+                given = (known.producer_id, known.producer_epoch)
+            done(outcome, *given, effects)
+            return
+        state = outcome
+
+        def ended(error: ErrorCode, later: Effects) -> None:
+            if error != ErrorCode.NONE:
+                done(error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, later)
+            elif state.next_producer_id != NO_PRODUCER_ID:
+                done(error, state.next_producer_id, 0, later)
+            else:
+                done(error, state.producer_id, state.producer_epoch, later)
+
+        self._keep(state, effects, self._tell_later(transactional_id, ended))
+
+    def _next_end(  # noqa: PLR0911 - one return for each answer
+        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, *, is_commit: bool, client_version: int
+    ) -> Transaction | ErrorCode:
+        """The state that an end leads to; NONE where it has been reached before."""
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        known = self.transactions.get(transactional_id)
+        if known is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        bumps = client_version >= EPOCH_BUMPS_SINCE
+        was_rotated = (
+            known.bumps_epochs
+            and known.producer_epoch == 0
+            and (producer_id, producer_epoch) == (known.previous_producer_id, EPOCH_MAX - 1)
+        )
+        is_retry = known.state is not TransactionState.ONGOING and (known.was_bumped_from(producer_epoch) or was_rotated)
+        if known.producer_id != producer_id and not was_rotated:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if known.producer_epoch != producer_epoch and not is_retry:
+            return ErrorCode.PRODUCER_FENCED
+        if transactional_id in self._unsettled:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        is_same_end = known.state in _ENDS[is_commit]
+        if known.state is TransactionState.ONGOING:
+            return self._ended(known, is_commit=is_commit, client_version=client_version)
+        if known.state in ENDING:
+            return ErrorCode.CONCURRENT_TRANSACTIONS if is_same_end else ErrorCode.INVALID_TXN_STATE
+        if is_same_end and (is_retry or not (bumps and known.bumps_epochs)):
+            return ErrorCode.NONE
+        if bumps and not is_commit and not is_retry:
+            # Nothing is known to have begun, but something of it may be on its way: the next epoch makes an end of that.
+            return self._ended(known, is_commit=False, client_version=client_version)
+        return ErrorCode.INVALID_TXN_STATE
+
+    def _ended(self, known: Transaction, *, is_commit: bool, client_version: int) -> Transaction | ErrorCode:
+        state = msgspec.structs.replace(
+            known,
+            state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
+            client_version=client_version,
+            partitions=known.partitions if known.state is TransactionState.ONGOING else frozenset(),
+        )
+        if client_version >= EPOCH_BUMPS_SINCE:
+            if known.is_exhausted:
+                producer_id = self._ports.take_producer_id()
+                if producer_id is None:
+                    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                state.next_producer_id = producer_id
+            state.producer_epoch, state.last_producer_epoch = known.producer_epoch + 1, known.producer_epoch
+        return state
+
+    def _fence(self, known: Transaction, effects: Effects, then: OnError) -> None:
+        """Abort an open transaction with an epoch that its producer doesn't have."""
+        state = msgspec.structs.replace(
+            known,
+            state=TransactionState.PREPARE_ABORT,
+            producer_epoch=min(known.producer_epoch + 1, EPOCH_MAX),
+            last_producer_epoch=NO_PRODUCER_EPOCH,
+            client_version=0,
+        )
+        self._keep(state, effects, self._tell_later(known.transactional_id, then))
+
+    def _tell_later(self, name: str, done: OnError | None) -> OnError:
+        """When the end is committed: have the partitions told, or complete it where there are none."""
+
+        def kept(error: ErrorCode, later: Effects) -> None:
+            transaction = self.transactions.get(name)
+            if done is not None:
+                done(error, later)
+            if transaction is None:
+                return
+            if transaction.state not in ENDING or error != ErrorCode.NONE:
+                # What was appended may count all the same, and what was not is due again.
+                self.timers.schedule(("retry", name), later.now_ms + RETRY_MS)
+            elif transaction.partitions:
+                self.timers.cancel(("timeout", name))
+                self._ports.tell(transaction)
+            else:
+                self.timers.cancel(("timeout", name))
+                self._complete(transaction, later)
+
+        return kept
+
+    def complete(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, effects: Effects) -> None:
+        """All partitions of a transaction that ended in this epoch have been told."""
+        known = self.transactions.get(transactional_id)
+        if known is None or known.state not in ENDING or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch):
+            return
+        if transactional_id not in self._unsettled:
+            self._complete(known, effects)
+
+    def _complete(self, known: Transaction, effects: Effects) -> None:
+        is_commit = known.state is TransactionState.PREPARE_COMMIT
+        state = msgspec.structs.replace(
+            known,
+            state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+            partitions=frozenset(),
+        )
+        if known.next_producer_id != NO_PRODUCER_ID:
+            state.previous_producer_id, state.producer_id = known.producer_id, known.next_producer_id
+            state.next_producer_id, state.producer_epoch, state.last_producer_epoch = NO_PRODUCER_ID, 0, known.producer_epoch
+
+        def kept(error: ErrorCode, later: Effects) -> None:
+            if error != ErrorCode.NONE:
+                self.timers.schedule(("retry", known.transactional_id), later.now_ms + RETRY_MS)
+
+        self._keep(state, effects, kept)
+
+    # ------------------------------------------------------------------ time
+    def _watch(self, transaction: Transaction, effects: Effects) -> None:
+        """End an open transaction when its time is up."""
+        left_ms = transaction.started_ms + transaction.timeout_ms - effects.wall_ms
+        self.timers.schedule(("timeout", transaction.transactional_id), effects.now_ms + max(left_ms, 0))
+
+    def on_timer(self, key: TimerKey, effects: Effects) -> None:
+        """Something is due."""
+        kind, name = key
+        if kind == "expiry":
+            self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.expiry_check_interval_ms)
+            self._expire(effects)
+            return
+        transaction = self.transactions.get(name)
+        if transaction is None:
+            return
+        if name in self._unsettled:
+            self.timers.schedule(key, effects.now_ms + RETRY_MS)
+        elif transaction.state is TransactionState.ONGOING:
+            self._on_open(transaction, effects)
+        elif transaction.state in ENDING and kind == "retry":
+            self._keep(transaction, effects, self._tell_later(name, None))
+
+    def _on_open(self, transaction: Transaction, effects: Effects) -> None:
+        if effects.wall_ms - transaction.started_ms < transaction.timeout_ms:
+            self._watch(transaction, effects)
+            return
+
+        def then(error: ErrorCode, later: Effects) -> None:
+            if error != ErrorCode.NONE:
+                self.timers.schedule(("timeout", transaction.transactional_id), later.now_ms + RETRY_MS)
+
+        self._fence(transaction, effects, then)
+
+    def _expire(self, effects: Effects) -> None:
+        oldest = effects.wall_ms - self.settings.id_expiration_ms
+        for name, transaction in list(self.transactions.items()):
+            if transaction.state in IDLE and transaction.updated_ms <= oldest and name not in self._unsettled:
+                self._append(name, None, effects, _nothing)
+
+    # ------------------------------------------------------------------ telling
+    def list(self, states: Iterable[str], producer_ids: Iterable[ProducerId], duration_ms: int, wall_ms: int) -> list[Transaction]:
+        """The transactional ids in one of these states (any, without one), of these producers, with transactions open for so long."""
+        wanted, producers = set(states), set(producer_ids)
+        return [
+            transaction
+            for transaction in self.transactions.values()
+            if (not wanted or STATE_NAMES[transaction.state] in wanted)
+            and (not producers or transaction.producer_id in producers)
+            and (duration_ms < 0 or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > duration_ms))
+        ]
+
+
+_ENDS: Final = {
+    True: frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}),
+    False: frozenset({TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}),
+}
+
+
+def _nothing(_error: ErrorCode, _effects: Effects) -> None:
+    """What could not be forgotten now will be another time."""

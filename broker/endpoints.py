@@ -1,0 +1,84 @@
+"""Which brokers a client can reach, and where: by the listener that it came by, each broker's address that is advertised under that name.
+
+A broker without such a listener doesn't exist for the client: it isn't among the brokers, its replicas are offline, and what it leads is
+LISTENER_NOT_FOUND. Source: Kafka's KRaftMetadataCache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from lowtide.metadata.broker_image import BrokerImage
+from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.records import NO_LEADER, Listener
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import BrokerId
+
+T = TypeVar("T")
+
+
+class MadeOnce(dict[str, T]):
+    """Something for each listener, by its name: made when it is first asked for. There are as many as the broker has listeners."""
+
+    def __init__(self, make: Callable[[str], T]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, listener_name: str) -> T:
+        made = self[listener_name] = self._make(listener_name)
+        return made
+
+
+def endpoint_of(broker: BrokerImage, listener_name: str) -> Listener | None:
+    """Where clients of that listener reach a broker; None where they can't. No name is whatever the broker advertises first."""
+    if not listener_name:
+        return broker.listeners[0]
+    return broker.listener(listener_name)
+
+
+def endpoints_for(image: MetadataImage, listener_name: str) -> dict[BrokerId, Listener]:
+    """The live brokers that clients of that listener can reach, and where, by ascending id."""
+    found = {}
+    for broker_id in sorted(image.brokers):
+        endpoint = endpoint_of(image.brokers[broker_id], listener_name)
+        if endpoint is not None:
+            found[broker_id] = endpoint
+    return found
+
+
+def controller_for(image: MetadataImage, endpoints: Mapping[BrokerId, Listener]) -> BrokerId:
+    """The controller as clients are told of it: -1 while there is none that they can reach."""
+    return image.controller_id if image.controller_id in endpoints else NO_LEADER
+
+
+def offline_replicas(
+    image: MetadataImage,
+    topic: TopicImage,
+    number: int,
+    endpoints: Mapping[BrokerId, Listener],
+    failed_here: tuple[BrokerId, Collection[tuple[str, int]]],
+) -> list[BrokerId]:
+    """The replicas of a partition that nobody can use now: their brokers are gone, or out of reach, or the log directory has failed.
+
+    `failed_here`: this broker, and the partitions of its failed directories, which it knows before the metadata do.
+    """
+    here, failed = failed_here
+    return [
+        replica
+        for replica in topic.partitions[number].replicas
+        if replica not in endpoints
+        or not image.replica_is_online(replica, topic.topic_id, number)
+        or (replica == here and (topic.name, number) in failed)
+    ]
+
+
+def leader_for(
+    image: MetadataImage, state: PartitionImage, endpoints: Mapping[BrokerId, Listener], offline: Collection[BrokerId]
+) -> tuple[BrokerId, ErrorCode]:
+    """The leader as clients are told of it, and what is the matter where it is -1. `offline` as of `offline_replicas`."""
+    leader = state.leader
+    if leader in endpoints and leader not in offline:
+        return leader, ErrorCode.NONE
+    out_of_reach = leader in image.brokers and leader not in endpoints
+    return NO_LEADER, ErrorCode.LISTENER_NOT_FOUND if out_of_reach else ErrorCode.LEADER_NOT_AVAILABLE

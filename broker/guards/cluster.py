@@ -1,0 +1,133 @@
+"""Guards of what is asked about the cluster, its brokers and configurations, and of producer ids. Source: Kafka's `KafkaApis`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from lowtide.broker.authorizer import CLUSTER, Operation, Resource, ResourceType, topic
+from lowtide.broker.config_requests import ResourceType as Configured
+from lowtide.broker.guards.guard import Asker, Verdict, with_rows
+from lowtide.broker.handlers.metadata import ALL_CLUSTER_OPERATIONS
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.alter_configs import AlterConfigsResourceResponse
+from lowtide.protocol.messages.describe_cluster import OPERATIONS_NOT_ASKED, DescribeClusterRequest, DescribeClusterResponse
+from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse, DescribeConfigsResult
+from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from lowtide.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse as ChangedResource
+from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from lowtide.protocol.types import NO_PRODUCER_EPOCH
+
+_ERROR_SINCE = 3
+_MESSAGES = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+}
+
+
+def describe_cluster(request: DescribeClusterRequest, asker: Asker) -> Verdict:
+    """Everybody may know the brokers. What he may do to the cluster is told to who may describe it."""
+
+    def merge(answer: DescribeClusterResponse) -> DescribeClusterResponse:
+        if answer.cluster_authorized_operations == OPERATIONS_NOT_ASKED:
+            return answer
+        operations = asker.operations(CLUSTER, ALL_CLUSTER_OPERATIONS) if asker.may_cluster(Operation.DESCRIBE) else 0
+        return replace(answer, cluster_authorized_operations=operations)
+
+    return Verdict(request, merge)
+
+
+def describe_log_dirs(request: DescribeLogDirsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on the cluster. Before there was a place for an error nothing at all was told."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return Verdict(request)
+    error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if asker.context.api_version >= _ERROR_SINCE else ErrorCode.NONE
+    return Verdict(answer=DescribeLogDirsResponse(throttle_time_ms=0, error_code=error))
+
+
+def init_producer_id(request: InitProducerIdRequest, asker: Asker) -> Verdict:
+    """WRITE on the transactional id; without one IDEMPOTENT_WRITE on the cluster, or WRITE on any topic."""
+    error = ErrorCode.NONE
+    if request.transactional_id is not None:
+        if not asker.may(Operation.WRITE, Resource(ResourceType.TRANSACTIONAL_ID, request.transactional_id)):
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE) and not any(
+        asker.may(Operation.WRITE, topic(name)) for name in asker.image.topics
+    ):
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if error == ErrorCode.NONE:
+        return Verdict(request)
+    return Verdict(answer=InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH))
+
+
+def list_config_resources(request: ListConfigResourcesRequest, asker: Asker) -> Verdict:
+    """DESCRIBE_CONFIGS on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE_CONFIGS):
+        return Verdict(request)
+    denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return Verdict(answer=ListConfigResourcesResponse(throttle_time_ms=0, error_code=denied, config_resources=[]))
+
+
+def _refusal_of(asker: Asker, operation: Operation, kind: int, name: str) -> ErrorCode:
+    """Whether a resource's configuration may be seen, or changed. Kinds that there aren't are the handler's business."""
+    if kind == Configured.TOPIC:
+        return ErrorCode.NONE if asker.may(operation, topic(name)) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if kind == Configured.GROUP:
+        return ErrorCode.NONE if asker.may(operation, Resource(ResourceType.GROUP, name)) else ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if kind in Configured.__members__.values():
+        return ErrorCode.NONE if asker.may_cluster(operation) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return ErrorCode.NONE
+
+
+def _denied(asker: Asker, operation: Operation, resources: list[Any]) -> list[tuple[Any, ErrorCode]]:
+    refusals = ((row, _refusal_of(asker, operation, row.resource_type, row.resource_name)) for row in resources)
+    return [(row, error) for row, error in refusals if error != ErrorCode.NONE]
+
+
+def describe_configs(request: DescribeConfigsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE_CONFIGS on each topic and group, and for brokers on the cluster."""
+    denied = _denied(asker, Operation.DESCRIBE_CONFIGS, request.resources)
+    rows = [
+        DescribeConfigsResult(
+            error_code=error, error_message=_MESSAGES[error], resource_type=row.resource_type, resource_name=row.resource_name, configs=[]
+        )
+        for row, error in denied
+    ]
+
+    def merge(answer: DescribeConfigsResponse) -> DescribeConfigsResponse:
+        return replace(answer, results=[*answer.results, *rows])
+
+    return with_rows(replace(request, resources=_without(request.resources, denied)), merge, denied)
+
+
+def alter_configs(request: Any, asker: Asker) -> Verdict:
+    """ALTER_CONFIGS on each topic and group, and for brokers on the cluster."""
+    return _changes(request, asker, AlterConfigsResourceResponse)
+
+
+def incremental_alter_configs(request: Any, asker: Asker) -> Verdict:
+    """As `alter_configs`."""
+    return _changes(request, asker, ChangedResource)
+
+
+def _changes(request: Any, asker: Asker, row_of: Callable[..., msgspec.Struct]) -> Verdict:
+    denied = _denied(asker, Operation.ALTER_CONFIGS, request.resources)
+    rows = [
+        row_of(error_code=error, error_message=_MESSAGES[error], resource_type=row.resource_type, resource_name=row.resource_name)
+        for row, error in denied
+    ]
+    return with_rows(
+        replace(request, resources=_without(request.resources, denied)),
+        lambda answer: replace(answer, responses=[*answer.responses, *rows]),
+        denied,
+    )
+
+
+def _without(rows: list[Any], denied: list[tuple[Any, ErrorCode]]) -> list[Any]:
+    gone = {id(row) for row, _ in denied}
+    return [row for row in rows if id(row) not in gone]

@@ -1,0 +1,173 @@
+"""Guards of what is asked about groups. Source: Kafka's `KafkaApis`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from lowtide.broker.authorizer import Operation, Resource, ResourceType, group
+from lowtide.broker.coordinator.rebalancing import join_failed, sync_failed
+from lowtide.broker.guards.guard import Asker, Guard, Verdict, with_rows
+from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from lowtide.protocol.messages.heartbeat import HeartbeatResponse
+from lowtide.protocol.messages.leave_group import LeaveGroupResponse
+from lowtide.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from lowtide.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+GROUP_DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+_COMMIT_TOPIC_IDS_SINCE = 10
+_MANY_KEYS_SINCE = 4
+_TRANSACTION = 1
+_NULL_PROTOCOL_SINCE = 7
+
+
+def _member(failed: Callable[[Any], Any]) -> Guard:
+    """READ on the group, of those who are in it, or want to be."""
+
+    def guard(request: Any, asker: Asker) -> Verdict:
+        return Verdict(request) if asker.may(Operation.READ, group(request.group_id)) else Verdict(answer=failed(request))
+
+    return guard
+
+
+def join_group(request: Any, asker: Asker) -> Verdict:
+    """READ on the group."""
+    if asker.may(Operation.READ, group(request.group_id)):
+        return Verdict(request)
+    answer = join_failed(GROUP_DENIED)
+    return Verdict(answer=answer if asker.context.api_version >= _NULL_PROTOCOL_SINCE else replace(answer, protocol_name=""))
+
+
+sync_group = _member(lambda _request: sync_failed(GROUP_DENIED))
+heartbeat = _member(lambda _request: HeartbeatResponse(error_code=GROUP_DENIED))
+leave_group = _member(lambda _request: LeaveGroupResponse(error_code=GROUP_DENIED))
+
+
+def _commit_rows(topics: list[Any], error: ErrorCode) -> list[OffsetCommitResponseTopic]:
+    return [
+        OffsetCommitResponseTopic(
+            name=each.name,
+            topic_id=each.topic_id,
+            partitions=[OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error) for row in each.partitions],
+        )
+        for each in topics
+    ]
+
+
+def offset_commit(request: OffsetCommitRequest, asker: Asker) -> Verdict:
+    """READ on the group, and on each topic."""
+    if not asker.may(Operation.READ, group(request.group_id)):
+        return Verdict(answer=OffsetCommitResponse(topics=_commit_rows(request.topics, GROUP_DENIED)))
+    by_id = asker.context.api_version >= _COMMIT_TOPIC_IDS_SINCE
+    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id))
+    rows = _commit_rows(denied, TOPIC_DENIED)
+
+    def merge(answer: OffsetCommitResponse) -> OffsetCommitResponse:
+        return replace(answer, topics=[*answer.topics, *rows])
+
+    return with_rows(replace(request, topics=allowed), merge, denied)
+
+
+def offset_delete(request: OffsetDeleteRequest, asker: Asker) -> Verdict:
+    """DELETE on the group, READ on each topic."""
+    if not asker.may(Operation.DELETE, group(request.group_id)):
+        return Verdict(answer=OffsetDeleteResponse(error_code=GROUP_DENIED, topics=[]))
+    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.name)
+    rows = [
+        OffsetDeleteResponseTopic(
+            name=each.name,
+            partitions=[
+                OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=TOPIC_DENIED) for row in each.partitions
+            ],
+        )
+        for each in denied
+    ]
+
+    def merge(answer: OffsetDeleteResponse) -> OffsetDeleteResponse:
+        return answer if answer.error_code != ErrorCode.NONE else replace(answer, topics=[*answer.topics, *rows])
+
+    return with_rows(replace(request, topics=allowed), merge, denied)
+
+
+def describe_groups(request: DescribeGroupsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each group."""
+    allowed = [name for name in request.groups if asker.may(Operation.DESCRIBE, group(name))]
+    denied = [name for name in dict.fromkeys(request.groups) if name not in allowed]
+    rows = [
+        DescribedGroup(error_code=GROUP_DENIED, group_id=name, group_state="", protocol_type="", protocol_data="", members=[])
+        for name in denied
+    ]
+
+    def merge(answer: DescribeGroupsResponse) -> DescribeGroupsResponse:
+        described = [
+            row
+            if row.authorized_operations == OPERATIONS_NOT_ASKED
+            else replace(row, authorized_operations=asker.operations(group(row.group_id), ALL_GROUP_OPERATIONS))
+            for row in answer.groups
+        ]
+        return replace(answer, groups=[*described, *rows])
+
+    return Verdict(replace(request, groups=allowed), merge)
+
+
+def list_groups(request: ListGroupsRequest, asker: Asker) -> Verdict:
+    """All groups to who may describe the cluster; to others those that they may describe."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return Verdict(request)
+
+    def merge(answer: ListGroupsResponse) -> ListGroupsResponse:
+        return replace(answer, groups=[row for row in answer.groups if asker.may(Operation.DESCRIBE, group(row.group_id))])
+
+    return Verdict(request, merge)
+
+
+def delete_groups(request: DeleteGroupsRequest, asker: Asker) -> Verdict:
+    """DELETE on each group."""
+    allowed = [name for name in request.groups_names if asker.may(Operation.DELETE, group(name))]
+    denied = [name for name in dict.fromkeys(request.groups_names) if name not in allowed]
+    rows = [DeletableGroupResult(group_id=name, error_code=GROUP_DENIED) for name in denied]
+
+    def merge(answer: DeleteGroupsResponse) -> DeleteGroupsResponse:
+        return replace(answer, results=[*answer.results, *rows])
+
+    return with_rows(replace(request, groups_names=allowed), merge, denied)
+
+
+def find_coordinator(request: FindCoordinatorRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each group, or transactional id."""
+    is_transaction = request.key_type == _TRANSACTION
+    kind = ResourceType.TRANSACTIONAL_ID if is_transaction else ResourceType.GROUP
+    error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_transaction else GROUP_DENIED
+    if asker.context.api_version < _MANY_KEYS_SINCE:
+        if asker.may(Operation.DESCRIBE, Resource(kind, request.key)):
+            return Verdict(request)
+        return Verdict(answer=FindCoordinatorResponse(error_code=error, node_id=-1, port=-1))
+    allowed = [key for key in request.coordinator_keys if asker.may(Operation.DESCRIBE, Resource(kind, key))]
+    rows = [Coordinator(key=key, node_id=-1, port=-1, error_code=error) for key in request.coordinator_keys if key not in allowed]
+
+    def merge(answer: FindCoordinatorResponse) -> FindCoordinatorResponse:
+        return replace(answer, coordinators=[*answer.coordinators, *rows])
+
+    if rows and not allowed:
+        return Verdict(answer=FindCoordinatorResponse(coordinators=rows))
+    return with_rows(replace(request, coordinator_keys=allowed), merge, rows)

@@ -1,0 +1,123 @@
+"""What a guard is: it takes from a request what the client may not do, lets the handler do the rest, and adds the refusals to its answer.
+
+So a handler needn't know that anything can be forbidden, and a broker where nothing is has its handlers as they are, without a question.
+A guard stands where Kafka asks: before existence and values are looked at, so that nobody learns of a topic that he may not describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from lowtide.broker.authorizer import CLUSTER, Authorizer, Operation, Resource, topic
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.types import TopicId
+
+RowT = TypeVar("RowT")
+
+Merge = Callable[[Any], Any]
+"""From a handler's answer to the one that is given. Leaves the handler's as it is, for some are given again."""
+
+
+class Asker(msgspec.Struct, frozen=True):
+    """Who asks, and of which cluster."""
+
+    authorizer: Authorizer
+    context: RequestContext
+    image: MetadataImage
+
+    def may(self, operation: Operation, resource: Resource) -> bool:
+        """Whether he may do that."""
+        return self.authorizer.authorize(self.context.principal, operation, resource)
+
+    def may_cluster(self, operation: Operation) -> bool:
+        """Whether he may do that to the cluster."""
+        return self.may(operation, CLUSTER)
+
+    def name_of(self, name: str, topic_id: TopicId, *, by_id: bool) -> str | None:
+        """The name of a topic that is meant by its name or its id; None for an id that nobody has."""
+        return self.image.topic_names.get(topic_id) if by_id else name
+
+    def split(self, operation: Operation, rows: Iterable[RowT], name_of: Callable[[RowT], str | None]) -> tuple[list[RowT], list[RowT]]:
+        """Rows of a request whose topics he may do that to, and the others. One without a name is the handler's business."""
+        allowed: list[RowT] = []
+        denied: list[RowT] = []
+        for row in rows:
+            name = name_of(row)
+            (allowed if name is None or self.may(operation, topic(name)) else denied).append(row)
+        return allowed, denied
+
+    def operations(self, resource: Resource, supported: int) -> int:
+        """Of a bit field of operations those that he may do (KIP-430)."""
+        return sum(1 << operation for operation in Operation if supported >> operation & 1 and self.may(operation, resource))
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What becomes of a request: it is answered by the guard, or passed on, with what is to be done to the answer."""
+
+    request: Any = None
+    merge: Merge | None = None
+    answer: Any = None
+
+
+Guard = Callable[[Any, Asker], Verdict]
+
+
+def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSpec:
+    """A handler behind a guard."""
+
+    def judge(request: Any, context: RequestContext) -> Verdict:
+        return guard(request, Asker(broker.authorizer, context, broker.metadata.image))
+
+    handle, handle_later = spec.handle, spec.handle_later
+    if handle is not None:
+
+        def at_once(request: Any, context: RequestContext) -> Any:
+            verdict = judge(request, context)
+            if verdict.answer is not None:
+                return verdict.answer
+            answer = handle(verdict.request, context)
+            if verdict.merge is None:
+                return answer
+            return _merged_later(answer, verdict.merge) if isinstance(answer, Pending) else _merged(answer, verdict.merge)
+
+        return msgspec.structs.replace(spec, handle=at_once)
+    assert handle_later is not None, spec.key
+
+    async def later(request: Any, context: RequestContext) -> Any:
+        verdict = judge(request, context)
+        if verdict.answer is not None:
+            return verdict.answer
+        answer = await handle_later(verdict.request, context)
+        return answer if verdict.merge is None else _merged(answer, verdict.merge)
+
+    return msgspec.structs.replace(spec, handle_later=later)
+
+
+def with_rows(request: Any, merge: Merge, denied: Sequence[Any]) -> Verdict:
+    """Pass a request on; its answer needs `merge` only if something was denied."""
+    return Verdict(request, merge if denied else None)
+
+
+def _merged(answer: Any, merge: Merge) -> Any:
+    return answer if answer is None or answer is NO_ANSWER else merge(answer)
+
+
+def _merged_later(answer: Pending[Any], merge: Merge) -> Pending[Any]:
+    pending: Pending[Any] = Pending(holds_connection=answer.holds_connection)
+    pending.on_abandoned = answer.abandon
+
+    def on_answer(response: Any) -> None:
+        if response is None:
+            pending.fail()
+        else:
+            pending.complete(_merged(response, merge))
+
+    answer.listen(on_answer)
+    return pending

@@ -1,0 +1,205 @@
+"""Guards of what is asked about topics. Sources: Kafka's `KafkaApis`, handler by handler."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lowtide.broker.authorizer import CLUSTER, Operation, topic
+from lowtide.broker.guards.guard import Asker, Verdict, with_rows
+from lowtide.broker.handlers.metadata import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_producers import (
+    DescribeProducersPartitionResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicResponse,
+)
+from lowtide.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
+from lowtide.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from lowtide.protocol.messages.metadata import (
+    OPERATIONS_NOT_ASKED,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from lowtide.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
+
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+DENIED_MESSAGE = "Topic authorization failed."
+
+_LOOKUP_BY_ID_SINCE = 12
+_NULL_MEANS_ALL_SINCE = 1
+
+
+def produce(request: ProduceRequest, asker: Asker) -> Verdict:
+    """WRITE on each topic. Who wants no answer loses his connection when the rest is done, as with any error."""
+    by_id = asker.context.api_version >= TOPIC_IDS_SINCE
+    allowed, denied = asker.split(
+        Operation.WRITE,
+        request.topic_data,
+        lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id and each.topic_id != ZERO_TOPIC_ID),
+    )
+    if denied and request.acks == 0:
+        asker.context.close_connection(f"Produce with acks=0 failed with {DENIED.name}")
+    rows = [
+        TopicProduceResponse(
+            name=each.name,
+            topic_id=each.topic_id,
+            partition_responses=[
+                PartitionProduceResponse(index=row.index, error_code=DENIED, base_offset=UNKNOWN_OFFSET, error_message=None)
+                for row in each.partition_data
+            ],
+        )
+        for each in denied
+    ]
+
+    def merge(answer: ProduceResponse) -> ProduceResponse:
+        return replace(answer, responses=[*answer.responses, *rows])
+
+    return with_rows(replace(request, topic_data=allowed), merge, denied)
+
+
+def list_offsets(request: ListOffsetsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each topic."""
+    allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.name)
+    rows = [
+        ListOffsetsTopicResponse(
+            name=each.name,
+            partitions=[ListOffsetsPartitionResponse(partition_index=row.partition_index, error_code=DENIED) for row in each.partitions],
+        )
+        for each in denied
+    ]
+
+    def merge(answer: ListOffsetsResponse) -> ListOffsetsResponse:
+        return replace(answer, topics=[*answer.topics, *rows])
+
+    return with_rows(replace(request, topics=allowed), merge, denied)
+
+
+def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, asker: Asker) -> Verdict:
+    """CLUSTER_ACTION, as replicas have it, or DESCRIBE on each topic."""
+    if asker.may_cluster(Operation.CLUSTER_ACTION):
+        return Verdict(request)
+    allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.topic)
+    rows = [
+        OffsetForLeaderTopicResult(
+            topic=each.topic, partitions=[EpochEndOffset(error_code=DENIED, partition=row.partition) for row in each.partitions]
+        )
+        for each in denied
+    ]
+
+    def merge(answer: OffsetForLeaderEpochResponse) -> OffsetForLeaderEpochResponse:
+        return replace(answer, topics=[*answer.topics, *rows])
+
+    return with_rows(replace(request, topics=allowed), merge, denied)
+
+
+def describe_producers(request: DescribeProducersRequest, asker: Asker) -> Verdict:
+    """READ on each topic."""
+    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.name)
+    rows = [
+        DescribeProducersTopicResponse(
+            name=each.name,
+            partitions=[
+                DescribeProducersPartitionResponse(partition_index=number, error_code=DENIED, error_message=DENIED_MESSAGE)
+                for number in each.partition_indexes
+            ],
+        )
+        for each in denied
+    ]
+
+    def merge(answer: DescribeProducersResponse) -> DescribeProducersResponse:
+        return replace(answer, topics=[*answer.topics, *rows])
+
+    return with_rows(replace(request, topics=allowed), merge, denied)
+
+
+def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each topic; of all topics, those that may not be described aren't there."""
+    wanted = request.topics or [TopicRequest(name=name) for name in asker.image.topics]
+    allowed, denied = asker.split(Operation.DESCRIBE, wanted, lambda each: each.name)
+    rows = [DescribeTopicPartitionsResponseTopic(error_code=DENIED, name=each.name) for each in denied if request.topics]
+
+    def merge(answer: DescribeTopicPartitionsResponse) -> DescribeTopicPartitionsResponse:
+        described = [
+            replace(row, topic_authorized_operations=asker.operations(topic(row.name or ""), ALL_TOPIC_OPERATIONS)) for row in answer.topics
+        ]
+        return replace(answer, topics=[*described, *rows])
+
+    if not allowed:
+        return Verdict(answer=DescribeTopicPartitionsResponse(topics=rows))
+    cursor = request.cursor
+    if not request.topics and cursor is not None and cursor.topic_name not in {each.name for each in allowed}:
+        # Among named topics a cursor's must be: the next one that he sees, from its first partition.
+        later = sorted(each.name for each in allowed if each.name > cursor.topic_name)
+        if not later:
+            return Verdict(answer=DescribeTopicPartitionsResponse(topics=[]))
+        cursor = replace(cursor, topic_name=later[0], partition_index=0)
+    return Verdict(replace(request, topics=allowed, cursor=cursor), merge)
+
+
+def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each topic; of all topics, those that may not be described aren't there. CREATE for one that would be made."""
+    version = asker.context.api_version
+    if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
+        return Verdict(request, lambda answer: _seen(answer, request, asker, []))
+
+    def by_id(each: MetadataRequestTopic) -> bool:
+        return each.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE
+
+    allowed, denied = asker.split(
+        Operation.DESCRIBE, request.topics, lambda each: asker.name_of(each.name or "", each.topic_id, by_id=by_id(each))
+    )
+    if request.allow_auto_topic_creation and not asker.may_cluster(Operation.CREATE):
+        new = [each for each in allowed if not by_id(each) and each.name is not None and each.name not in asker.image.topics]
+        _, uncreatable = asker.split(Operation.CREATE, new, lambda each: each.name)
+        denied += uncreatable
+        allowed = [each for each in allowed if each not in uncreatable]
+    # An id is no secret; the name that has it is, and the id of a name.
+    rows = [
+        MetadataResponseTopic(error_code=DENIED, name=None, topic_id=each.topic_id, partitions=[])
+        if by_id(each)
+        else MetadataResponseTopic(error_code=DENIED, name=each.name, partitions=[])
+        for each in denied
+    ]
+    if denied and not allowed and version < _NULL_MEANS_ALL_SINCE:
+        # In version 0 an empty list would ask for all.
+        return Verdict(replace(request, topics=None), lambda answer: replace(answer, topics=rows))
+    return Verdict(replace(request, topics=allowed), lambda answer: _seen(answer, request, asker, rows))
+
+
+def _seen(answer: MetadataResponse, request: MetadataRequest, asker: Asker, denied: list[MetadataResponseTopic]) -> MetadataResponse:
+    """The answer as this client may see it, with the operations that it may do if it wants to know them."""
+    topics = answer.topics
+    if request.topics is None or not request.topics:
+        topics = [row for row in topics if asker.may(Operation.DESCRIBE, topic(row.name or ""))]
+    if request.include_topic_authorized_operations:
+        topics = [
+            row
+            if row.error_code == DENIED
+            else replace(row, topic_authorized_operations=asker.operations(topic(row.name or ""), ALL_TOPIC_OPERATIONS))
+            for row in topics
+        ]
+    operations = answer.cluster_authorized_operations
+    if operations != OPERATIONS_NOT_ASKED:
+        operations = asker.operations(CLUSTER, ALL_CLUSTER_OPERATIONS) if asker.may_cluster(Operation.DESCRIBE) else 0
+    return replace(answer, topics=[*topics, *denied], cluster_authorized_operations=operations)

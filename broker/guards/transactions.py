@@ -1,0 +1,80 @@
+"""Guards of transactions. Source: Kafka's `KafkaApis`."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lowtide.broker.authorizer import Operation, Resource, ResourceType, topic
+from lowtide.broker.guards.guard import Asker, Verdict
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse, TransactionState
+from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from lowtide.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_BROKERS_SINCE = 4
+
+
+def _may(asker: Asker, operation: Operation, transactional_id: str) -> bool:
+    return asker.may(operation, Resource(ResourceType.TRANSACTIONAL_ID, transactional_id))
+
+
+def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> Verdict:
+    """WRITE on the transactional id and on each topic; from v4 on CLUSTER_ACTION, for brokers ask then, who have asked the same."""
+    if asker.context.api_version >= _BROKERS_SINCE:
+        if asker.may_cluster(Operation.CLUSTER_ACTION):
+            return Verdict(request)
+        return Verdict(answer=AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    topics = request.v3_and_below_topics
+    errors = dict.fromkeys((each.name for each in topics), DENIED)
+    if _may(asker, Operation.WRITE, request.v3_and_below_transactional_id):
+        denied = {each.name for each in topics if not asker.may(Operation.WRITE, topic(each.name))}
+        if not denied:
+            return Verdict(request)
+        codes = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        errors = {each.name: codes[each.name in denied] for each in topics}
+    rows = [
+        AddPartitionsToTxnTopicResult(
+            name=each.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=errors[each.name])
+                for number in each.partitions
+            ],
+        )
+        for each in topics
+    ]
+    return Verdict(answer=AddPartitionsToTxnResponse(results_by_topic_v3_and_below=rows))
+
+
+def end_txn(request: EndTxnRequest, asker: Asker) -> Verdict:
+    """WRITE on the transactional id."""
+    may = _may(asker, Operation.WRITE, request.transactional_id)
+    return Verdict(request) if may else Verdict(answer=EndTxnResponse(error_code=DENIED))
+
+
+def describe_transactions(request: DescribeTransactionsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each transactional id."""
+    allowed = [name for name in request.transactional_ids if _may(asker, Operation.DESCRIBE, name)]
+    denied = [name for name in dict.fromkeys(request.transactional_ids) if name not in allowed]
+
+    def merge(answer: DescribeTransactionsResponse) -> DescribeTransactionsResponse:
+        rows = [TransactionState(error_code=DENIED, transactional_id=name) for name in denied]
+        return replace(answer, transaction_states=[*answer.transaction_states, *rows])
+
+    return Verdict(replace(request, transactional_ids=allowed), merge)
+
+
+def list_transactions(request: ListTransactionsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each transactional id: others aren't told."""
+
+    def merge(answer: ListTransactionsResponse) -> ListTransactionsResponse:
+        rows = [row for row in answer.transaction_states if _may(asker, Operation.DESCRIBE, row.transactional_id)]
+        return replace(answer, transaction_states=rows)
+
+    return Verdict(request, merge)

@@ -1,0 +1,124 @@
+"""AddPartitionsToTxn: v0-v5.
+
+Behaviour: adds partitions to a producer's open transaction, or begins one; answered when that is committed. From v4 on brokers ask it for
+many transactions at once, and may only want to know whether the partitions belong to them (KIP-890).
+
+Version notes: up to v3 one transaction, with one partition that doesn't exist nothing is added; v4 has many; v5 may say
+TRANSACTION_ABORTABLE.
+
+Errors: UNKNOWN_TOPIC_OR_PARTITION, and OPERATION_NOT_ATTEMPTED for those beside it; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
+PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 98, 588, 890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.transaction import EPOCH_BUMPS_SINCE
+from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from lowtide.protocol.types import TopicPartition
+
+_MANY_SINCE = 4
+_PRODUCER_FENCED_SINCE = 2
+
+Errors = dict[TopicPartition, ErrorCode]
+
+
+def handler(transactions: TransactionCoordinator) -> HandlerSpec:
+    """The handler over the transactions of a broker."""
+
+    def unknown(partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        topics = transactions.broker.metadata.image.topics
+        return {key for key in partitions if key.topic not in topics or not 0 <= key.partition < len(topics[key.topic].partitions)}
+
+    def work(transaction: AddPartitionsToTxnTransaction, version: int) -> Pending[Errors]:
+        keys = [TopicPartition(topic.name, number) for topic in transaction.topics for number in topic.partitions]
+        pending: Pending[Errors] = Pending()
+        missing = set() if transaction.verify_only else unknown(keys)
+        if missing:
+            codes = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            pending.complete({key: codes[key in missing] for key in keys})
+            return pending
+        shard = transactions.find(transaction.transactional_id)
+        if isinstance(shard, ErrorCode):
+            pending.complete(dict.fromkeys(keys, shard))
+            return pending
+        name, identity = transaction.transactional_id, (transaction.producer_id, transaction.producer_epoch)
+        if transaction.verify_only:
+            pending.complete({key: shard.groups.verify(name, *identity, key) for key in keys})
+            return pending
+
+        def decide(reply: Pending[Errors], effects: Effects) -> None:
+            def done(error: ErrorCode, later: Effects) -> None:
+                if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
+                    error = ErrorCode.INVALID_PRODUCER_EPOCH
+                later.answer(reply, dict.fromkeys(keys, error))
+
+            client_version = EPOCH_BUMPS_SINCE if version >= _MANY_SINCE else 0
+            shard.groups.add_partitions(name, identity, keys, client_version, effects, done)
+
+        return transactions.decide(shard, decide)
+
+    def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> Pending[AddPartitionsToTxnResponse]:
+        version = context.api_version
+        wanted = request.transactions if version >= _MANY_SINCE else [_as_transaction(request)]
+        answers: dict[int, Errors] = {}
+        pending: Pending[AddPartitionsToTxnResponse] = Pending()
+
+        def answered(index: int, errors: Errors | None) -> None:
+            answers[index] = errors or {}
+            if len(answers) == len(wanted) and not pending.done:
+                pending.complete(_response(wanted, answers, version))
+
+        if not wanted:
+            pending.complete(AddPartitionsToTxnResponse())
+        for index, transaction in enumerate(wanted):
+            work(transaction, version).listen(partial(answered, index))
+        return pending
+
+    return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, handle=handle)
+
+
+def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+
+
+def _topics(errors: Errors) -> list[AddPartitionsToTxnTopicResult]:
+    topics: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
+    for key, error in errors.items():
+        row = AddPartitionsToTxnPartitionResult(partition_index=key.partition, partition_error_code=error)
+        topics.setdefault(key.topic, []).append(row)
+    return [AddPartitionsToTxnTopicResult(name=name, results_by_partition=rows) for name, rows in topics.items()]
+
+
+def _response(wanted: list[AddPartitionsToTxnTransaction], answers: Mapping[int, Errors], version: int) -> AddPartitionsToTxnResponse:
+    if version < _MANY_SINCE:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(answers[0]))
+    results = [
+        AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=_topics(answers[index]))
+        for index, transaction in enumerate(wanted)
+    ]
+    return AddPartitionsToTxnResponse(results_by_transaction=results)

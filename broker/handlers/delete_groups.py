@@ -1,0 +1,62 @@
+"""DeleteGroups: v0-v2.
+
+Behaviour: forgets groups that have no members, with their offsets. Groups that are named twice are answered once.
+
+Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 229.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.coordinator.shard import Shard
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+
+class _Answer:
+    """The answer to one request, which is given when the last of its groups is done with."""
+
+    def __init__(self, groups: list[str]) -> None:
+        self.pending: Pending[DeleteGroupsResponse] = Pending()
+        self._rows = dict.fromkeys(groups, ErrorCode.NONE)
+        self._left = len(groups)
+
+    def note(self, group_id: str, error: ErrorCode | None) -> None:
+        self._rows[group_id] = error if error is not None else ErrorCode.UNKNOWN_SERVER_ERROR
+        self._left -= 1
+        if not self._left:
+            rows = [DeletableGroupResult(group_id=name, error_code=error) for name, error in self._rows.items()]
+            self.pending.complete(DeleteGroupsResponse(results=rows))
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def delete(shard: Shard[Groups], group_id: str, pending: Pending[ErrorCode], effects: Effects) -> None:
+        error = shard.groups.delete_group(group_id, effects)
+        effects.answer_when_committed(pending, error, lambda error: error)
+
+    def handle(request: DeleteGroupsRequest, _context: RequestContext) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
+        names = list(dict.fromkeys(request.groups_names))
+        if not names:
+            return DeleteGroupsResponse(results=[])
+        answer = _Answer(names)
+        for group_id in names:
+            shard = groups.find(group_id)
+            if isinstance(shard, ErrorCode):
+                answer.note(group_id, shard)
+            else:
+                groups.decide(shard, partial(delete, shard, group_id)).listen(partial(answer.note, group_id))
+        return answer.pending
+
+    return HandlerSpec(key=ApiKey.DELETE_GROUPS, handle=handle)

@@ -1,0 +1,89 @@
+"""DescribeGroups: v0-v6.
+
+Behaviour: state, protocol and members of classic groups. Metadata and protocol are told of a stable group only. Groups that are named
+twice are described once.
+
+Version notes: v3 tells the operations that a client may do: all, where nothing is forbidden. v4 has static members. Of a group that
+there isn't v6 says GROUP_ID_NOT_FOUND; before it is described as Dead.
+
+Errors: GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+
+KIPs: 345, 430, 1043.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState, Member
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
+from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+
+ALL_GROUP_OPERATIONS = 3400
+"""A bit field of what a client may do with a group where nothing is forbidden (KIP-430)."""
+
+_NOT_FOUND_SINCE = 6
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def describe(group_id: str, version: int, operations: int) -> DescribedGroup:
+        shard = groups.find(group_id)
+        if isinstance(shard, ErrorCode):
+            return _failed(group_id, shard)
+        group = shard.groups.groups.get(group_id)
+        if group is None:
+            if version >= _NOT_FOUND_SINCE:
+                return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", GroupState.DEAD.value)
+            return _failed(group_id, ErrorCode.NONE, state=GroupState.DEAD.value, operations=operations)
+        return _described(group, operations)
+
+    def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+        rows = [describe(group_id, context.api_version, operations) for group_id in dict.fromkeys(request.groups)]
+        return DescribeGroupsResponse(groups=rows)
+
+    return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, handle=handle)
+
+
+def _described(group: ClassicGroup, operations: int) -> DescribedGroup:
+    protocol = (group.protocol_name or "") if group.state is GroupState.STABLE else ""
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol,
+        members=[_member(member, protocol) for member in group.members.values()],
+        authorized_operations=operations,
+    )
+
+
+def _member(member: Member, protocol: str) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(protocol) if protocol else b"",
+        member_assignment=member.assignment,
+    )
+
+
+def _failed(
+    group_id: str, error: ErrorCode, message: str | None = None, state: str = "", operations: int = OPERATIONS_NOT_ASKED
+) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=[],
+        authorized_operations=operations,
+    )

@@ -1,0 +1,56 @@
+"""DescribeTransactions: v0-v0.
+
+Behaviour: tells what this coordinator knows of transactional ids: state, producer, and the partitions of an open transaction. An id that
+is named twice is answered once.
+
+Errors: INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, all of single ids.
+
+KIPs: 664.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.transaction import STATE_NAMES
+from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+
+def handler(transactions: TransactionCoordinator) -> HandlerSpec:
+    """The handler over the transactions of a broker."""
+
+    def describe(name: str) -> TransactionState:
+        if not name:
+            return TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=name)
+        shard = transactions.find(name)
+        if isinstance(shard, ErrorCode):
+            return TransactionState(error_code=shard, transactional_id=name)
+        found = shard.groups.transactions.get(name)
+        if found is None:
+            return TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name)
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(found.partitions):
+            topics.setdefault(topic, []).append(partition)
+        return TransactionState(
+            error_code=ErrorCode.NONE,
+            transactional_id=name,
+            transaction_state=STATE_NAMES[found.state],
+            transaction_timeout_ms=found.timeout_ms,
+            transaction_start_time_ms=found.started_ms,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            topics=[TopicData(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
+        )
+
+    def handle(request: DescribeTransactionsRequest, _context: RequestContext) -> DescribeTransactionsResponse:
+        return DescribeTransactionsResponse(transaction_states=[describe(name) for name in dict.fromkeys(request.transactional_ids)])
+
+    return HandlerSpec(key=ApiKey.DESCRIBE_TRANSACTIONS, handle=handle)

@@ -1,0 +1,58 @@
+"""EndTxn: v0-v5.
+
+Behaviour: commits or aborts a producer's transaction. It is answered when that is decided for good, which is before all partitions have
+been told. The same end may be asked for again.
+
+Version notes: from v5 on each transaction has an epoch of its own, and the answer has that of the next one; an abort of nothing is fine
+then (KIP-890).
+
+Errors: INVALID_TXN_STATE, INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2),
+CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 98, 360, 588, 890.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.transaction import EPOCH_BUMPS_SINCE
+from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from lowtide.protocol.types import ProducerEpoch, ProducerId
+
+_BUMPS_SINCE = 5
+_PRODUCER_FENCED_SINCE = 2
+
+
+def handler(transactions: TransactionCoordinator) -> HandlerSpec:
+    """The handler over the transactions of a broker."""
+
+    def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse | Pending[EndTxnResponse]:
+        version = context.api_version
+        shard = transactions.find(request.transactional_id)
+        if isinstance(shard, ErrorCode):
+            return EndTxnResponse(error_code=shard)
+
+        def decide(reply: Pending[EndTxnResponse], effects: Effects) -> None:
+            def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
+                if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
+                    error = ErrorCode.INVALID_PRODUCER_EPOCH
+                later.answer(reply, EndTxnResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch))
+
+            shard.groups.end(
+                request.transactional_id,
+                (request.producer_id, request.producer_epoch),
+                is_commit=request.committed,
+                client_version=EPOCH_BUMPS_SINCE if version >= _BUMPS_SINCE else 0,
+                effects=effects,
+                done=done,
+            )
+
+        return transactions.decide(shard, decide)
+
+    return HandlerSpec(key=ApiKey.END_TXN, handle=handle)

@@ -1,0 +1,80 @@
+"""FindCoordinator: v0-v6.
+
+Behaviour: tells the broker that leads the partition of `__consumer_offsets` that a group belongs to, or of `__transaction_state` for a
+transactional id, at the address of the client's listener. The topic is made when a coordinator is first looked for; the answer then waits
+for it, where Kafka's has the client ask again. Keys that are named twice are answered twice.
+
+Version notes: v1 has key types, v4 many keys at once. v6 lets share groups be looked for, which aren't served.
+
+Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or none with the client's listener, or the topic can't be made;
+INVALID_REQUEST for a type that there isn't; UNSUPPORTED_VERSION for share groups: clients give up then, instead of asking for ever.
+
+KIPs: 98, 699, 932.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.endpoints import endpoint_of
+from lowtide.broker.pending import Pending, promised
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+_KEY_TYPES_SINCE = 1
+_SHARE_SINCE = 6
+_MANY_KEYS_SINCE = 4
+
+
+def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
+    """The handler over the groups and transactions of a broker."""
+    topics = {GROUP: groups.topic, TRANSACTION: transactions.topic}
+
+    def find(key: str, key_type: int, version: int, listener_name: str) -> Coordinator:
+        if key_type == SHARE and version >= _SHARE_SINCE:
+            return _failed(key, ErrorCode.UNSUPPORTED_VERSION, "share groups are not served")
+        topic = topics.get(key_type)
+        if topic is None or (key_type != GROUP and version < _KEY_TYPES_SINCE):
+            return _failed(key, ErrorCode.INVALID_REQUEST, f"there is no key type {key_type} in version {version}")
+        found = topic.coordinator_of(key)
+        if isinstance(found, ErrorCode):
+            return _failed(key, found, f"{key} has no coordinator now")
+        listener = endpoint_of(found, listener_name)
+        if listener is None:
+            return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {found.broker_id} has no listener {listener_name}")
+        return Coordinator(key=key, node_id=found.broker_id, host=listener.host, port=listener.port, error_code=ErrorCode.NONE)
+
+    def answer(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+        version, listener_name = context.api_version, context.connection.listener_name
+        if version >= _MANY_KEYS_SINCE:
+            rows = [find(key, request.key_type, version, listener_name) for key in request.coordinator_keys]
+            return FindCoordinatorResponse(coordinators=rows)
+        row = find(request.key, request.key_type, version, listener_name)
+        return FindCoordinatorResponse(
+            error_code=row.error_code, error_message=row.error_message, node_id=row.node_id, host=row.host, port=row.port
+        )
+
+    async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+        await topics[request.key_type].create()
+        return answer(request, context)
+
+    def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
+        version = context.api_version
+        asks_for_any = version < _MANY_KEYS_SINCE or request.coordinator_keys
+        topic = topics.get(request.key_type)
+        if topic is not None and asks_for_any and not topic.exists:
+            name = f"FIND_COORDINATOR of {context.connection.peer}"
+            return promised(partial(answer_later, request, context), groups.broker.tasks.spawn, name=name)
+        return answer(request, context)
+
+    return HandlerSpec(key=ApiKey.FIND_COORDINATOR, handle=handle)
+
+
+def _failed(key: str, error: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)

@@ -1,0 +1,36 @@
+"""Heartbeat: v0-v4.
+
+Behaviour: a member shows that it lives, and hears whether to join again. While its coordinator is still loading that is always fine.
+
+Version notes: v3 has static members.
+
+Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, NOT_COORDINATOR.
+
+KIPs: 345.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+    clock = groups.broker.clock
+
+    def handle(request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
+        refusal = groups.check_group_id(request.group_id)
+        shard = refusal if refusal is not None else groups.find(request.group_id)
+        if isinstance(shard, ErrorCode):
+            return HeartbeatResponse(error_code=ErrorCode.NONE if shard == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard)
+        error = shard.groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id, clock.monotonic_ms()
+        )
+        return HeartbeatResponse(error_code=error)
+
+    return HandlerSpec(key=ApiKey.HEARTBEAT, handle=handle)

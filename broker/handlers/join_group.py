@@ -1,0 +1,72 @@
+"""JoinGroup: v0-v9.
+
+Behaviour: a member joins its group's rebalance, or starts one, and is answered when that is complete. An empty group waits for more members
+first (`group.initial.rebalance.delay.ms`, again while they come). Members that don't join in time are out, but for static ones. The leader
+is the member that is longest in the group, and is told all.
+
+Version notes: v0 has no time-out of its own for rebalances. v4 gives a member its id first, with MEMBER_ID_REQUIRED. v5 has static
+members: one that comes back under its instance id takes its place over, in a stable group without a rebalance; from v9 on it may be the
+leader then, too (`skip_assignment`). v7 tells the protocol's type.
+
+Errors: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+GROUP_MAX_SIZE_REACHED (also for more than ten thousand ids that were given out and not used), NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 62, 134, 345, 389, 394, 559, 800, 814.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.joining import Client
+from lowtide.broker.coordinator.rebalancing import join_failed
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+_NULL_PROTOCOL_SINCE = 7
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse | Pending[JoinGroupResponse]:
+        version = context.api_version
+        refusal = groups.check_group_id(request.group_id)
+        shard = refusal if refusal is not None else groups.find(request.group_id)
+        if isinstance(shard, ErrorCode):
+            response = join_failed(shard, request.member_id)
+            return response if version >= _NULL_PROTOCOL_SINCE else _without_null(response)
+        client = Client(context.client_id or "", f"/{context.connection.peer.rpartition(':')[0]}", version)
+
+        def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
+            shard.groups.join(request, client, pending, effects)
+
+        answer = groups.decide(shard, decide)
+        return answer if version >= _NULL_PROTOCOL_SINCE else _without_nulls(answer)
+
+    return HandlerSpec(key=ApiKey.JOIN_GROUP, handle=handle)
+
+
+def _without_nulls(answer: Pending[JoinGroupResponse]) -> Pending[JoinGroupResponse]:
+    pending: Pending[JoinGroupResponse] = Pending()
+
+    def on_answer(response: JoinGroupResponse | None) -> None:
+        if response is None:
+            pending.fail()
+        else:
+            pending.complete(_without_null(response))
+
+    answer.listen(on_answer)
+    return pending
+
+
+def _without_null(response: JoinGroupResponse) -> JoinGroupResponse:
+    """Before version 7 no protocol is an empty name."""
+    if response.protocol_name is None:
+        response.protocol_name = ""
+    return response

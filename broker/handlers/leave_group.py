@@ -1,0 +1,46 @@
+"""LeaveGroup: v0-v5.
+
+Behaviour: members leave their group at once, instead of after their sessions; the others rebalance.
+
+Version notes: before v3 there is one member, whose error is the answer's; later each has its own, and a static one may go by its instance
+id with an empty member id. v5 has reasons, which nobody looks at.
+
+Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 345, 800.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+
+_MEMBERS_SINCE = 3
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
+        refusal = groups.check_group_id(request.group_id)
+        shard = refusal if refusal is not None else groups.find(request.group_id)
+        if isinstance(shard, ErrorCode):
+            return LeaveGroupResponse(error_code=shard)
+        single = context.api_version < _MEMBERS_SINCE
+
+        def decide(pending: Pending[LeaveGroupResponse], effects: Effects) -> None:
+            members = [MemberIdentity(member_id=request.member_id)] if single else request.members
+            rows = shard.groups.leave(request.group_id, members, effects)
+            error = rows[0].error_code if single else ErrorCode.NONE
+            response = LeaveGroupResponse(error_code=error, members=rows)
+            effects.answer_when_committed(pending, response, lambda error: LeaveGroupResponse(error_code=error))
+
+        return groups.decide(shard, decide)
+
+    return HandlerSpec(key=ApiKey.LEAVE_GROUP, handle=handle)

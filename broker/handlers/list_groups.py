@@ -1,0 +1,41 @@
+"""ListGroups: v0-v5.
+
+Behaviour: lists the groups that this broker coordinates, those in the states and of the types that are asked for. Letters' case doesn't
+count.
+
+Version notes: v4 has states, v5 types, of which there is one: classic.
+
+Errors: COORDINATOR_LOAD_IN_PROGRESS.
+
+KIPs: 518, 848.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+CLASSIC = "classic"
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def handle(request: ListGroupsRequest, _context: RequestContext) -> ListGroupsResponse:
+        shards = groups.loaded()
+        if isinstance(shards, ErrorCode):
+            return ListGroupsResponse(error_code=shards, groups=[])
+        types = {name.strip().lower() for name in request.types_filter}
+        rows = [
+            ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value, group_type=CLASSIC)
+            for shard in shards
+            if not types or CLASSIC in types
+            for group in shard.groups.list(request.states_filter)
+        ]
+        return ListGroupsResponse(error_code=ErrorCode.NONE, groups=rows)
+
+    return HandlerSpec(key=ApiKey.LIST_GROUPS, handle=handle)

@@ -1,0 +1,84 @@
+"""OffsetDelete: v0-v0.
+
+Behaviour: forgets committed offsets of a group, but none in topics that its members consume. What was never committed is forgotten with
+success.
+
+Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP for a group of members that aren't consumers, NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE for the whole group; UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC in single
+partitions.
+
+KIPs: 496.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def handle(request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
+        refusal = groups.check_group_id(request.group_id)
+        shard = refusal if refusal is not None else groups.find(request.group_id)
+        group = shard if isinstance(shard, ErrorCode) else shard.groups.check_offset_delete(request.group_id)
+        if isinstance(shard, ErrorCode) or isinstance(group, ErrorCode):
+            return _failed(group if isinstance(group, ErrorCode) else ErrorCode.NOT_COORDINATOR)
+        known, refused = _check_topics(groups.broker.metadata.image, request.topics)
+
+        def decide(pending: Pending[OffsetDeleteResponse], effects: Effects) -> None:
+            rows = {row.name: row for row in refused}
+            for row in shard.groups.committed.delete(group, known, effects):
+                there = rows.setdefault(row.name, row)
+                if there is not row:
+                    there.partitions = [*there.partitions, *row.partitions]
+            effects.answer_when_committed(pending, OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=list(rows.values())), _failed)
+
+        return groups.decide(shard, decide)
+
+    return HandlerSpec(key=ApiKey.OFFSET_DELETE, handle=handle)
+
+
+def _check_topics(
+    image: MetadataImage, topics: Iterable[OffsetDeleteRequestTopic]
+) -> tuple[list[OffsetDeleteRequestTopic], list[OffsetDeleteResponseTopic]]:
+    """What of a request there is, each topic once, and the refusals of the rest."""
+    wanted: dict[str, OffsetDeleteRequestTopic] = {}
+    for topic in topics:
+        there = wanted.setdefault(topic.name, topic)
+        if there is not topic:
+            there.partitions = [*there.partitions, *topic.partitions]
+    known: list[OffsetDeleteRequestTopic] = []
+    refused: list[OffsetDeleteResponseTopic] = []
+    for topic in wanted.values():
+        found = image.topics.get(topic.name)
+        count = len(found.partitions) if found is not None else 0
+        missing = dict.fromkeys(row.partition_index for row in topic.partitions if not 0 <= row.partition_index < count)
+        if missing:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            rows = [OffsetDeleteResponsePartition(partition_index=number, error_code=error) for number in missing]
+            refused.append(OffsetDeleteResponseTopic(name=topic.name, partitions=rows))
+        there_are = [row for row in topic.partitions if row.partition_index not in missing]
+        if there_are:
+            known.append(OffsetDeleteRequestTopic(name=topic.name, partitions=there_are))
+    return known, refused
+
+
+def _failed(error: ErrorCode) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(error_code=error, topics=[])

@@ -1,0 +1,46 @@
+"""SyncGroup: v0-v5.
+
+Behaviour: the leader of a new generation hands in all assignments; every member is answered with its own when they are kept. A member
+that the leader forgot gets an empty one. In a stable group the answer is there at once.
+
+Version notes: v3 has static members. v5 must name the protocol's type and the protocol.
+
+Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS,
+MESSAGE_TOO_LARGE where the group doesn't fit into a record (Kafka says UNKNOWN_SERVER_ERROR), NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 345, 559.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.rebalancing import sync_failed
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+_NAMES_REQUIRED_SINCE = 5
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse | Pending[SyncGroupResponse]:
+        if context.api_version >= _NAMES_REQUIRED_SINCE and (request.protocol_type is None or request.protocol_name is None):
+            return sync_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        refusal = groups.check_group_id(request.group_id)
+        shard = refusal if refusal is not None else groups.find(request.group_id)
+        if isinstance(shard, ErrorCode):
+            return sync_failed(shard)
+
+        def decide(pending: Pending[SyncGroupResponse], effects: Effects) -> None:
+            shard.groups.sync(request, pending, effects)
+
+        return groups.decide(shard, decide)
+
+    return HandlerSpec(key=ApiKey.SYNC_GROUP, handle=handle)

@@ -1,0 +1,86 @@
+"""WriteTxnMarkers: v1-v2.
+
+Behaviour: writes how transactions ended to partitions that are led here, for their coordinator; each is answered when it is committed.
+
+Version notes: v2 tells transactions that have epochs of their own: their markers can't end the next one (KIP-890).
+
+Errors: CLUSTER_AUTHORIZATION_FAILED; in single partitions those of `MarkerWriter.write`: among them INVALID_PRODUCER_EPOCH and
+TRANSACTION_COORDINATOR_FENCED.
+
+KIPs: 98, 890.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lowtide.broker.authorizer import CLUSTER, Operation
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.marker_sender import TIMEOUT_MS
+from lowtide.broker.coordinator.marker_writer import MarkerWriter, TransactionEnd
+from lowtide.broker.coordinator.transaction import EPOCH_BUMPS_SINCE
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from lowtide.protocol.types import TopicPartition
+
+
+def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
+    """The handler over a broker's partitions."""
+
+    def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Pending[WriteTxnMarkersResponse]:
+        pending: Pending[WriteTxnMarkersResponse] = Pending()
+        errors: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        keys = [(index, key) for index, marker in enumerate(request.markers) for key in _keys(marker)]
+        left = set(keys)
+
+        def done(index: int, key: TopicPartition, error: ErrorCode) -> None:
+            errors[(index, key)] = error
+            left.discard((index, key))
+            if not left and not pending.done:
+                pending.complete(_response(request, errors))
+
+        if not keys:
+            pending.complete(_response(request, errors))
+            return pending
+        may = broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER)
+        for index, marker in enumerate(request.markers):
+            if may:
+                writer.write(_end(marker), _keys(marker), partial(done, index), timeout_ms=TIMEOUT_MS)
+            else:
+                for key in _keys(marker):
+                    done(index, key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return pending
+
+    return HandlerSpec(key=ApiKey.WRITE_TXN_MARKERS, handle=handle)
+
+
+def _keys(marker: WritableTxnMarker) -> list[TopicPartition]:
+    return list(dict.fromkeys(TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes))
+
+
+def _end(marker: WritableTxnMarker) -> TransactionEnd:
+    is_bumped = marker.transaction_version >= EPOCH_BUMPS_SINCE
+    return TransactionEnd(marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch, is_bumped)
+
+
+def _response(request: WriteTxnMarkersRequest, errors: dict[tuple[int, TopicPartition], ErrorCode]) -> WriteTxnMarkersResponse:
+    markers = []
+    for index, marker in enumerate(request.markers):
+        topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
+        for key in _keys(marker):
+            row = WritableTxnMarkerPartitionResult(partition_index=key.partition, error_code=errors[(index, key)])
+            topics.setdefault(key.topic, []).append(row)
+        rows = [WritableTxnMarkerTopicResult(name=name, partitions=partitions) for name, partitions in topics.items()]
+        markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=rows))
+    return WriteTxnMarkersResponse(markers=markers)

@@ -1,0 +1,73 @@
+"""The outside world of a broker: its clock, files, threads and metadata store, as the real ones or as simulated ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
+from lowtide.metadata.etcd_address import DEFAULT_PREFIX, EtcdAddress
+from lowtide.metadata.store import MetadataStoreError, OwnedStore
+from lowtide.runtime.clock import Clock, SystemClock
+from lowtide.runtime.committer import Committer, ThreadCommitter
+from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
+from lowtide.runtime.random import Random, system_random
+from lowtide.runtime.thread_usage import ReadUsage, ThreadUsageReader, no_usage
+from lowtide.runtime.worker import ThreadWorker, Worker
+from lowtide.storage.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The outside world of one broker."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    filesystem: FileSystem
+    random: Random
+    worker: Worker
+    make_committer: Callable[[str], Committer]
+    open_store: Callable[[str], Awaitable[OwnedStore]]
+    """Opens the metadata store: the one that is embedded in this log directory, or one that is elsewhere."""
+    shared_metadata: str = ""
+    """What the metadata store is called in messages, if it is elsewhere, where other brokers have it too."""
+    metadata_prefix: bytes = DEFAULT_PREFIX
+    """What the keys of the cluster's metadata begin with."""
+    read_usage: ReadUsage = no_usage
+    """What the loop's thread has used; called by that thread."""
+
+
+def real_ports(loop: asyncio.AbstractEventLoop, etcd: EtcdAddress | None = None) -> Ports:
+    """Threads, files and the system's clock; metadata in the first log directory, or in the etcd that is given."""
+    filesystem, clock = OsFileSystem(), SystemClock()
+
+    async def open_store(directory: str) -> OwnedStore:
+        if etcd is not None:
+            return await _open_etcd(etcd)
+        try:
+            return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
+        except AlreadyLockedError as error:
+            raise StorageError(directory, "another broker uses this log directory") from error
+
+    return Ports(
+        loop=loop,
+        clock=clock,
+        filesystem=filesystem,
+        random=system_random(),
+        worker=ThreadWorker(loop),
+        make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}"),
+        open_store=open_store,
+        shared_metadata="" if etcd is None else etcd.text,
+        metadata_prefix=DEFAULT_PREFIX if etcd is None else etcd.prefix,
+        read_usage=ThreadUsageReader(),
+    )
+
+
+async def _open_etcd(etcd: EtcdAddress) -> OwnedStore:
+    try:
+        from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - takes long, and only a broker with etcd has its packages.
+    except ImportError as error:
+        message = f"etcd as metadata store needs packages that aren't installed ({error}): pip install 'lowtide[etcd]'"
+        raise MetadataStoreError(message) from error
+    return await EtcdStore.open(etcd.endpoints, access=etcd.access, prefix=etcd.prefix)

@@ -1,0 +1,52 @@
+"""Which clients are so slow, or silent, that their connections are ended."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+SLOW_FRAME_GRACE_MS = 30_000
+SLOW_FRAME_BYTES_PER_S = 16 * 1024
+"""A frame that is not whole after the grace must have come at this rate: a modem of 1998 is faster."""
+
+HALF_CLOSED_GRACE_MS = 60_000
+"""How long an answer may be owed to a client that has closed its writing side."""
+
+
+class Watched(Protocol):
+    """What is asked of a connection. Times are those of the monotonic clock."""
+
+    last_active_ms: int
+    frame_started_ms: int
+    eof_ms: int
+
+    @property
+    def awaits_bytes(self) -> bool:
+        """Whether it is for the client to send the rest of a frame."""
+        ...
+
+    @property
+    def received_bytes(self) -> int:
+        """How much of that frame is there."""
+        ...
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request of this client is being worked on."""
+        ...
+
+
+def why_to_end(connection: Watched, now_ms: int, idle_after_ms: int) -> str | None:
+    """Why a connection is to be closed; None for one that may stay."""
+    if connection.awaits_bytes and _is_too_slow(connection, now_ms - connection.frame_started_ms - SLOW_FRAME_GRACE_MS):
+        return "its request arrives too slowly"
+    if connection.eof_ms > 0 and now_ms - connection.eof_ms > HALF_CLOSED_GRACE_MS:
+        # The client is taken to be gone: a close looks like a half-close until we write.
+        return "its client closed it while a request was waiting"
+    if now_ms - connection.last_active_ms > idle_after_ms and not connection.waiting:
+        return f"idle for more than connections.max.idle.ms={idle_after_ms}"
+    return None
+
+
+def _is_too_slow(connection: Watched, elapsed_ms: int) -> bool:
+    """Whether a partial frame arrives slower than anybody who means it: memory is not held for it."""
+    return elapsed_ms > 0 and connection.received_bytes < elapsed_ms * SLOW_FRAME_BYTES_PER_S // 1000

@@ -1,0 +1,127 @@
+"""Where new connections from an address wait that has just sent what makes no sense: they are worked on behind everybody else.
+
+Whoever sends damaged frames over many connections, each of which is refused and made anew, costs a round over all of them between two
+requests of an honest client. So a connection that comes from an address with more than `REFUSALS_PER_S` malformed frames in about the last
+second is given turns: a frame each, a few of them in a pass of the loop, and everybody else's input is taken between two passes. Its
+refusals, and so the connections that follow them, are paced with that. It leaves the lane when it has sent enough that made sense, or its
+address is calm again.
+
+A connection that is there stays what it is, so that an honest one costs nothing, nor does the lane slow down any number of them that make
+sense. What waits here is bounded: a connection with a frame to be executed isn't read from.
+
+`Refusals` decides, is pure, and is told the time; `SlowLane` gives turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+REFUSALS_PER_S = 10
+"""Malformed frames of one address in a second that are borne: a broken client that tries again sends one or two."""
+
+TURNS = 32
+"""After so many turns a connection has shown that it makes sense."""
+
+TURNS_A_PASS = 2
+"""Some 40 microseconds each. No more begin when a millisecond is over, should they be long."""
+
+_ADDRESSES_MAX = 10_000
+"""Addresses whose refusals are counted in one second; those of others beyond that are not."""
+
+
+class Refusals:
+    """Malformed frames by address, in this second and the last."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._now: Counter[str] = Counter()
+        self._before: Counter[str] = Counter()
+
+    def note(self, address: str, now_ms: int) -> None:
+        """An address has sent one."""
+        self._go_on(now_ms)
+        if address in self._now or len(self._now) < _ADDRESSES_MAX:
+            self._now[address] += 1
+
+    def is_troubled(self, address: str, now_ms: int) -> bool:
+        """Whether an address has sent too many."""
+        if not self._now and not self._before:
+            return False
+        self._go_on(now_ms)
+        return self._now[address] > REFUSALS_PER_S or self._before[address] > REFUSALS_PER_S
+
+    def _go_on(self, now_ms: int) -> None:
+        second = now_ms // 1000
+        if second != self._second:
+            self._before = self._now if second == self._second + 1 else Counter()
+            self._now = Counter()
+            self._second = second
+
+
+class Laned(Protocol):
+    """A connection in the lane."""
+
+    @property
+    def address(self) -> str:
+        """Where it comes from."""
+        ...
+
+    def enter_slow_lane(self, turns: int) -> None:
+        """Execute a frame at a time, when it is given a turn; until it has had so many, or may leave."""
+        ...
+
+    def take_turn(self, *, may_leave: bool) -> None:
+        """Execute the next frame that waits."""
+        ...
+
+
+class SlowLane:
+    """See the module. One for each broker."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._refusals = Refusals()
+        self._queue: OrderedDict[Laned, None] = OrderedDict()
+        self._is_scheduled = False
+
+    def __len__(self) -> int:
+        """Connections that wait for a turn."""
+        return len(self._queue)
+
+    def on_connected(self, connection: Laned) -> None:
+        """A connection is there, which may have to go into the lane."""
+        if self._refusals.is_troubled(connection.address, self._now_ms()):
+            connection.enter_slow_lane(TURNS)
+
+    def on_malformed(self, address: str) -> None:
+        """An address has sent what makes no sense."""
+        self._refusals.note(address, self._now_ms())
+
+    def enter(self, connection: Laned) -> None:
+        """Give a connection of the lane a turn when those before it have had theirs; once, however often it asks."""
+        self._queue[connection] = None
+        self._schedule()
+
+    def leave(self, connection: Laned) -> None:
+        """The connection is gone."""
+        self._queue.pop(connection, None)
+
+    def _schedule(self) -> None:
+        if self._queue and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._give_turns)
+
+    def _give_turns(self) -> None:
+        self._is_scheduled = False
+        began_ms = self._now_ms()
+        try:
+            for _ in range(min(TURNS_A_PASS, len(self._queue))):
+                connection, _none = self._queue.popitem(last=False)
+                connection.take_turn(may_leave=not self._refusals.is_troubled(connection.address, began_ms))
+                if not self._queue or self._now_ms() != began_ms:
+                    break
+        finally:
+            self._schedule()

@@ -1,0 +1,208 @@
+"""What an image shows of brokers: who is alive and where, who wants to stop, and which of their replicas can't be relied on.
+
+Four kinds of keys tell of a broker besides its registration. Two live with its lease: its wish to stop, and its replicas in failed log
+directories. Two outlive it: what it told of itself when it registered last, which makes it a known broker until somebody unregisters it;
+and marks on replicas whose log directory was found to lack what had been in it (rule R8). Such a replica counts as stale until it has
+joined the ISR anew, which is after the mark's revision.
+
+Guards: what was said under an earlier registration doesn't count for a later one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, BrokerRecord, Listener, MetadataCorruptError, ReplicaNumbers, decode
+from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, parse_topic_id, topic_id_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lowtide.metadata.store import Event, KeyValue, Revision
+
+Replicas: TypeAlias = "Mapping[TopicId, frozenset[int]]"
+"""Some replicas of one broker: the partitions' numbers by topic id."""
+
+
+class BrokerImage(msgspec.Struct, frozen=True, gc=False):
+    """A broker that is live, or was: `epoch` is the revision of its registration, the last one."""
+
+    broker_id: BrokerId
+    epoch: BrokerEpoch
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+    incarnation: str = ""
+    in_controlled_shutdown: bool = False
+    inter_broker_listener: str = ""
+    metadata_level: int = LOG_START_REPORTING_LEVEL
+
+    def listener(self, name: str) -> Listener | None:
+        """Its listener with this name, or None."""
+        return next((listener for listener in self.listeners if listener.name == name), None)
+
+    @property
+    def inter_broker(self) -> Listener:
+        """Where other brokers reach it: the listener that it named for them, else its first one."""
+        return self.listener(self.inter_broker_listener) or self.listeners[0]
+
+
+class StaleMark(msgspec.Struct, frozen=True):
+    """Replicas that were found to lack something, at the registration with this `number`, which is of `revision`."""
+
+    number: int
+    revision: Revision
+    replicas: Replicas
+
+
+class BrokersImage(msgspec.Struct, frozen=True):
+    """All that an image shows of brokers, by their ids. The mappings must not be changed."""
+
+    alive: Mapping[BrokerId, BrokerImage] = {}
+    shutdowns: Mapping[BrokerId, BrokerEpoch] = {}
+    offline_replicas: Mapping[BrokerId, Replicas] = {}
+    stale_marks: Mapping[BrokerId, tuple[StaleMark, ...]] = {}
+    known: Mapping[BrokerId, BrokerImage] = {}
+
+
+def encode_replicas(replicas: Replicas) -> ReplicaNumbers:
+    """What stands for `replicas` in the store."""
+    named = {topic_id_text(topic_id): sorted(numbers) for topic_id, numbers in replicas.items() if numbers}
+    return dict(sorted(named.items()))
+
+
+def _decode_replicas(key: bytes, value: bytes) -> Replicas:
+    named = decode(key, value, dict[str, list[int]])
+    try:
+        return {parse_topic_id(identity): frozenset(numbers) for identity, numbers in named.items()}
+    except ValueError as error:
+        message = f"{key.decode(errors='replace')} in the metadata store: {error}"
+        raise MetadataCorruptError(message) from error
+
+
+class BrokersChange:
+    """One step from one such picture to the next. Copies a mapping at most once, and only if it changes."""
+
+    def __init__(self, old: BrokersImage) -> None:
+        self._old = old
+        self._alive: dict[BrokerId, BrokerImage] | None = None
+        self._shutdowns: dict[BrokerId, BrokerEpoch] | None = None
+        self._offline: dict[BrokerId, Replicas] | None = None
+        self._stale: dict[BrokerId, tuple[StaleMark, ...]] | None = None
+        self._known: dict[BrokerId, BrokerImage] | None = None
+        self.touched: dict[BrokerId, None] = {}
+        """The brokers of whom something may be different."""
+
+    def apply(self, key: bytes, change: KeyValue | Event) -> bool:
+        """Take over a change, if it is about brokers. Returns whether it is."""
+        if key.startswith(keys.BROKERS):
+            self._apply_broker(key, change)
+        elif key.startswith(keys.KNOWN_BROKERS):
+            self._apply_known(key, change)
+        elif key.startswith(keys.SHUTDOWNS):
+            self._apply_shutdown(key, change)
+        elif key.startswith(keys.OFFLINE):
+            self._apply_offline(key, change)
+        elif key.startswith(keys.STALE):
+            self._apply_stale(key, change)
+        else:
+            return False
+        return True
+
+    def finish(self) -> BrokersImage:
+        """The new picture."""
+        if not self.touched:
+            return self._old
+        old = self._old
+        shutdowns = old.shutdowns if self._shutdowns is None else self._shutdowns
+        for broker_id in self.touched:
+            broker = (old.alive if self._alive is None else self._alive).get(broker_id)
+            stopping = broker is not None and shutdowns.get(broker_id) == broker.epoch
+            if broker is not None and broker.in_controlled_shutdown != stopping:
+                self._to_change()[broker_id] = msgspec.structs.replace(broker, in_controlled_shutdown=stopping)
+        return BrokersImage(
+            old.alive if self._alive is None else self._alive,
+            shutdowns,
+            old.offline_replicas if self._offline is None else self._offline,
+            old.stale_marks if self._stale is None else self._stale,
+            old.known if self._known is None else self._known,
+        )
+
+    def _to_change(self) -> dict[BrokerId, BrokerImage]:
+        if self._alive is None:
+            self._alive = dict(self._old.alive)
+        return self._alive
+
+    def _apply_broker(self, key: bytes, change: KeyValue | Event) -> None:
+        broker_id = self._touch(key, keys.BROKERS)
+        if change.value is None:
+            self._to_change().pop(broker_id, None)
+            return
+        self._to_change()[broker_id] = _broker(broker_id, change.create_revision, decode(key, change.value, BrokerRecord))
+
+    def _apply_known(self, key: bytes, change: KeyValue | Event) -> None:
+        broker_id = self._touch(key, keys.KNOWN_BROKERS)
+        if self._known is None:
+            self._known = dict(self._old.known)
+        if change.value is None:
+            self._known.pop(broker_id, None)
+        else:
+            # Written with the registration, so its revision is that broker epoch.
+            self._known[broker_id] = _broker(broker_id, change.modify_revision, decode(key, change.value, BrokerRecord))
+
+    def _apply_shutdown(self, key: bytes, change: KeyValue | Event) -> None:
+        broker_id = self._touch(key, keys.SHUTDOWNS)
+        if self._shutdowns is None:
+            self._shutdowns = dict(self._old.shutdowns)
+        if change.value is None:
+            self._shutdowns.pop(broker_id, None)
+        else:
+            self._shutdowns[broker_id] = decode(key, change.value, int)
+
+    def _apply_offline(self, key: bytes, change: KeyValue | Event) -> None:
+        broker_id = self._touch(key, keys.OFFLINE)
+        if self._offline is None:
+            self._offline = dict(self._old.offline_replicas)
+        if change.value is None:
+            self._offline.pop(broker_id, None)
+        else:
+            self._offline[broker_id] = _decode_replicas(key, change.value)
+
+    def _apply_stale(self, key: bytes, change: KeyValue | Event) -> None:
+        try:
+            broker_id, number = keys.parse_stale(key)
+        except ValueError as error:
+            message = f"{key.decode(errors='replace')} in the metadata store is not the name of a mark"
+            raise MetadataCorruptError(message) from error
+        self.touched[broker_id] = None
+        if self._stale is None:
+            self._stale = dict(self._old.stale_marks)
+        marks = tuple(mark for mark in self._stale.pop(broker_id, ()) if mark.number != number)
+        if change.value is not None:
+            # By the last revision: a mark that was written again covers what joined before that too.
+            marks = (*marks, StaleMark(number, change.modify_revision, _decode_replicas(key, change.value)))
+        if marks:
+            self._stale[broker_id] = marks
+
+    def _touch(self, key: bytes, prefix: bytes) -> BrokerId:
+        text = key.removeprefix(prefix)
+        if not text.isdigit():
+            message = f"{key.decode(errors='replace')} in the metadata store doesn't name a broker"
+            raise MetadataCorruptError(message)
+        broker_id = int(text)
+        self.touched[broker_id] = None
+        return broker_id
+
+
+def _broker(broker_id: BrokerId, epoch: BrokerEpoch, record: BrokerRecord) -> BrokerImage:
+    return BrokerImage(
+        broker_id,
+        epoch,
+        record.listeners,
+        record.rack,
+        record.incarnation,
+        inter_broker_listener=record.inter_broker_listener,
+        metadata_level=record.metadata_level,
+    )

@@ -1,0 +1,182 @@
+"""Keeps a broker's image up to date with the store, and knows how old it may be.
+
+That the broker's lease lives doesn't prove that its image is young: the watch may lag behind, or be silent. So the store is asked for its
+revision from time to time; the image is at least as young as that question once it shows the answer. When it stays behind, everything is
+read anew and the watch begun anew.
+
+Guards: the image never goes back; every listener sees every image, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Final
+
+from lowtide.metadata.errors import InconsistentClusterError, SessionError
+from lowtide.metadata.image import ImageDelta, MetadataImage, difference
+from lowtide.metadata.store import CompactedError, MetadataStore, Revision, UnavailableError
+from lowtide.metadata.writer import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lowtide.runtime.clock import Clock
+
+    ImageListener = Callable[[MetadataImage, MetadataImage, ImageDelta], None]
+
+QUESTIONS_PER_AGE: Final = 12
+"""How often the store is asked for its revision while an image grows as old as it may."""
+
+WATCH_PATIENCE_S: Final = 0.2
+"""How long the watch may take to show something, before it is read instead."""
+
+BEHIND_PART: Final = 0.25
+"""The part of that time for which an image may stay behind before everything is read anew."""
+
+
+class ImageFollower:
+    """One broker's image. Used from one event loop."""
+
+    def __init__(self, *, store: MetadataStore, clock: Clock, prefix: bytes, age_ms: int, pause_ms: int) -> None:
+        """`age_ms`: how old the image may be, 0 where that needs no proof; `pause_ms`: the shortest time between two questions for it."""
+        self._store = store
+        self._clock = clock
+        self._prefix = prefix
+        self._age_ms = age_ms
+        self._pause_ms = max(pause_ms, age_ms // QUESTIONS_PER_AGE)
+        self._listeners: list[ImageListener] = []
+        self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
+        self._behind: tuple[Revision, int] | None = None
+        self._watching: asyncio.Timeout | None = None
+        self._ended = ""
+        self.image = MetadataImage()
+        self.shown_ms = 0
+        """When the image was asked for (monotonic): what the store had answered to anybody before that is in it."""
+
+    def on_image(self, listener: ImageListener) -> None:
+        """Call `listener(old, new, delta)` in the loop whenever the image changes, in the order of registration."""
+        self._listeners.append(listener)
+
+    # Reading
+
+    async def read(self) -> None:
+        """Read the whole image. Errors: UnavailableError, InconsistentClusterError, MetadataCorruptError."""
+        seen, sent_ms = self.image.revision, self._clock.monotonic_ms()
+        pairs, revision = await self._store.range(self._prefix)
+        check_progress(seen, revision)
+        if revision > self.image.revision:
+            image = MetadataImage.load(pairs, revision, prefix=self._prefix)
+            self._show(image, difference(self.image, image))
+        self.note_revision(revision, sent_ms)
+
+    async def image_from(self, revision: Revision) -> MetadataImage:
+        """An image that shows the store at `revision`, which may not have changed anything that is shown. Errors: as `read`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WATCH_PATIENCE_S):
+                await self.wait_for(revision)
+        if self.image.revision < revision:
+            await self.read()
+        return self.image
+
+    async def follow(self) -> None:
+        """Apply every batch; after a gap read everything again, and tell the difference."""
+        retry, seen = Retry(), -1
+        while True:
+            if self.image.revision != seen:
+                retry, seen = Retry(), self.image.revision
+            try:
+                await self._watch()
+            except CompactedError:
+                await self._read_or_rest(retry)
+            except UnavailableError:
+                await retry.wait()
+            except TimeoutError:  # See `prove_age`.
+                continue
+
+    async def _watch(self) -> None:
+        async with asyncio.timeout(None) as watching:
+            self._watching = watching
+            try:
+                await self._apply_batches()
+            finally:
+                self._watching = None  # Before anybody rests: one that is over can't be ended.
+
+    async def _apply_batches(self) -> None:
+        async with aclosing(self._store.watch(self._prefix, self.image.revision + 1)) as batches:
+            async for batch in batches:
+                if batch.revision > self.image.revision:  # Else everything was read meanwhile.
+                    self._show(*self.image.apply(batch, prefix=self._prefix))
+
+    async def _read_or_rest(self, retry: Retry) -> None:
+        try:
+            await self.read()
+        except UnavailableError:
+            await retry.wait()
+
+    def _show(self, image: MetadataImage, delta: ImageDelta) -> None:
+        old, self.image = self.image, image
+        if old.cluster_id not in {"", image.cluster_id}:
+            message = f"the metadata store changed from cluster {old.cluster_id} to {image.cluster_id!r}"
+            raise InconsistentClusterError(message)
+        if self._behind is not None and image.revision >= self._behind[0]:
+            (_, self.shown_ms), self._behind = self._behind, None
+        for listener in self._listeners:
+            listener(old, image, delta)
+        due = [waiter for revision, waiter in self._waiting if revision <= image.revision]
+        if due:
+            self._waiting = [entry for entry in self._waiting if entry[0] > image.revision]
+            for waiter in due:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    # Age
+
+    def note_revision(self, revision: Revision, sent_ms: int) -> None:
+        """The store answered a question of `sent_ms` (monotonic) with this revision."""
+        if self.image.revision >= revision:
+            self.shown_ms = max(self.shown_ms, sent_ms)
+            self._behind = None
+        elif self._behind is None:
+            self._behind = (revision, sent_ms)
+
+    async def prove_age(self) -> None:
+        """Ask the store for its revision, again and again; read everything anew when the image stays behind."""
+        while True:
+            await asyncio.sleep(self._pause_ms / 1000)
+            sent_ms = self._clock.monotonic_ms()
+            if self._behind is not None and sent_ms - self._behind[1] > self._age_ms * BEHIND_PART:
+                with suppress(UnavailableError):
+                    await self.read()
+                    if self._watching is not None:
+                        self._watching.reschedule(0)
+                continue
+            with suppress(UnavailableError):
+                self.note_revision(await self._store.revision(), sent_ms)
+
+    # Waiting
+
+    async def wait_for(self, revision: Revision) -> None:
+        """Return when the image shows `revision`, one that changed a key under the prefix. Errors: SessionError when it won't any more."""
+        if self.image.revision < revision:
+            if self._ended:
+                raise SessionError(self._ended)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((revision, waiter))
+            await waiter
+
+    def end(self, reason: str) -> None:
+        """Nothing will be followed any more: end all waits."""
+        self._ended = self._ended or reason
+        for _, waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(SessionError(self._ended))
+                waiter.exception()  # Whoever waited may be dead.
+        self._waiting.clear()
+
+
+def check_progress(seen: Revision, revision: Revision) -> None:
+    """A store's revision never falls. Errors: InconsistentClusterError."""
+    if revision < seen:
+        message = f"the metadata store went back from revision {seen} to {revision}: was a backup restored?"
+        raise InconsistentClusterError(message)

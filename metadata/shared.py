@@ -1,0 +1,115 @@
+"""One metadata store for several brokers of a process: opened by the first, closed by the last that leaves.
+
+Each broker has a share of its own. A share that was closed says nothing to the store any more, not even that its broker's lease may end:
+that is what a broker that died looks like to the others.
+
+Guards: the store is open exactly while somebody has a share of it; opening and closing never overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from lowtide.metadata.store import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from lowtide.metadata.store import (
+        Batch,
+        Compare,
+        KeyValue,
+        LeaseId,
+        Operation,
+        OwnedStore,
+        Revision,
+        TransactionResult,
+    )
+
+
+class SharedStore:
+    """Hands out shares of a store. Used from one event loop."""
+
+    def __init__(self, open_store: Callable[[], Awaitable[OwnedStore]]) -> None:
+        """`open_store` is asked whenever there is nobody yet, or nobody any more."""
+        self._open_store = open_store
+        self._turn = asyncio.Lock()
+        self._store: OwnedStore | None = None
+        self._shares = 0
+
+    async def join(self) -> StoreShare:
+        """A share; the caller closes it. Errors: those of opening the store, to whoever asked then."""
+        async with self._turn:
+            if self._store is None:
+                self._store = await self._open_store()
+            self._shares += 1
+            return StoreShare(self._store, self._leave)
+
+    async def _leave(self) -> None:
+        async with self._turn:
+            self._shares -= 1
+            if self._shares == 0:
+                store, self._store = self._store, None
+                assert store is not None, "the store was closed under somebody's share"
+                await store.close()
+
+
+class StoreShare:
+    """One broker's share: a `MetadataStore`, until it is closed."""
+
+    def __init__(self, store: OwnedStore, leave: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._leave = leave
+        self._closed = False
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be decided on the store any more, until everybody has left it; None while that is not so."""
+        return self._store.failure
+
+    async def get(self, key: bytes) -> KeyValue | None:
+        """See `MetadataStore.get`."""
+        return await self._open().get(key)
+
+    async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
+        """See `MetadataStore.range`."""
+        return await self._open().range(prefix)
+
+    async def revision(self) -> Revision:
+        """See `MetadataStore.revision`."""
+        return await self._open().revision()
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
+        """See `MetadataStore.transact`."""
+        return await self._open().transact(compares, operations, otherwise)
+
+    async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
+        """See `MetadataStore.lease_grant`."""
+        return await self._open().lease_grant(time_to_live_ms)
+
+    async def lease_keep_alive(self, lease: LeaseId) -> None:
+        """See `MetadataStore.lease_keep_alive`."""
+        await self._open().lease_keep_alive(lease)
+
+    async def lease_revoke(self, lease: LeaseId) -> None:
+        """See `MetadataStore.lease_revoke`."""
+        await self._open().lease_revoke(lease)
+
+    def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
+        """See `MetadataStore.watch`. One that waits when the share is closed is its broker's to end."""
+        return self._open().watch(prefix, start_revision)
+
+    async def close(self) -> None:
+        """Leave the store, which goes on for the others; the second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            await self._leave()
+
+    def _open(self) -> OwnedStore:
+        if self._closed:
+            message = "the share of the metadata store is closed"
+            raise UnavailableError(message)
+        return self._store

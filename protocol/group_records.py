@@ -1,0 +1,171 @@
+"""The records of `__consumer_offsets`: committed offsets, and classic groups with their members.
+
+Keys and values each begin with an int16: in a key it is the type of the record, in a value the version of what follows. A null value (a
+tombstone) takes back what the same key said before.
+
+| key type | key                     | value versions | written |
+|----------|-------------------------|----------------|---------|
+| 0, 1     | group, topic, partition | 0-4            | 4; 1 where a client of old said how long to keep the offset |
+| 2        | group                   | 0-4            | 3       |
+
+    >>> key, value = encode_offset_commit("g", "t", 3, OffsetCommitValue(offset=7, metadata="", commit_timestamp=9))
+    >>> key.hex(" ")
+    '00 01 00 01 67 00 01 74 00 00 00 03'
+    >>> value.hex(" ")
+    '00 04 00 00 00 00 00 00 00 07 ff ff ff ff 01 00 00 00 00 00 00 00 09 00'
+
+Keys of other types (groups of KIP-848 and their kin) are not read here: `decode_record` gives None for them. A version above the known
+ones is an error, for it may mean anything. Migration: a new version is added to the declaration; what is written changes when every broker
+of a cluster reads it.
+
+Source: Kafka's GroupMetadataKey/Value, OffsetCommitKey/Value and `GroupCoordinatorRecordHelpers`, and `CoordinatorRecordType`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, ClassVar, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.schema import ApiMessage, Bytes, Int32, Int64, Message, Nullable, String, Tagged, Uuid, Versions
+from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID
+
+CoordinatorRecord: TypeAlias = tuple[bytes, bytes | None]
+"""Key and value of one record, as they are in the log."""
+
+OFFSET_COMMIT_TYPES: Final = (0, 1)
+GROUP_METADATA_TYPE: Final = 2
+OFFSET_COMMIT_VERSION: Final = 4
+OFFSET_COMMIT_VERSION_WITH_EXPIRY: Final = 1
+GROUP_METADATA_VERSION: Final = 3
+
+V = TypeVar("V", bound=ApiMessage)
+
+_INT16 = struct.Struct(">h")
+_OFFSET_COMMIT_TYPE = _INT16.pack(1)
+_GROUP_METADATA_TYPE = _INT16.pack(GROUP_METADATA_TYPE)
+
+
+class OffsetCommitKey(ApiMessage, kw_only=True):
+    """Whose offset."""
+
+    VERSIONS: ClassVar = Versions("0")
+    FLEXIBLE: ClassVar = Versions("1+")
+
+    group: String
+    topic: String
+    partition: Int32
+
+
+class OffsetCommitValue(ApiMessage, kw_only=True):
+    """A committed offset: the next one to be read. Times are wall-clock milliseconds; without `expire_timestamp` the broker decides."""
+
+    VERSIONS: ClassVar = Versions("0-4")
+    FLEXIBLE: ClassVar = Versions("4+")
+
+    offset: Int64
+    leader_epoch: Annotated[Int32, Versions("3+")] = NO_LEADER_EPOCH
+    metadata: String
+    commit_timestamp: Int64
+    expire_timestamp: Annotated[Int64, Versions("1")] = NO_TIMESTAMP
+    topic_id: Annotated[Uuid, Tagged(0, "4+")] = ZERO_TOPIC_ID
+
+
+class GroupMetadataKey(ApiMessage, kw_only=True):
+    """Which group."""
+
+    VERSIONS: ClassVar = Versions("0")
+    FLEXIBLE: ClassVar = Versions("1+")
+
+    group: String
+
+
+class MemberMetadata(Message, kw_only=True):
+    """A member of a generation, with what it said and what it got."""
+
+    member_id: String
+    group_instance_id: Annotated[String | None, Versions("3+"), Nullable("3+")] = None
+    client_id: String
+    client_host: String
+    rebalance_timeout: Annotated[Int32, Versions("1+")] = -1
+    session_timeout: Int32
+    subscription: Bytes
+    assignment: Bytes
+
+
+class GroupMetadataValue(ApiMessage, kw_only=True):
+    """A classic group in one generation. `current_state_timestamp`: since when it is in its state."""
+
+    VERSIONS: ClassVar = Versions("0-4")
+    FLEXIBLE: ClassVar = Versions("4+")
+
+    protocol_type: String
+    generation: Int32
+    protocol: String | None
+    leader: String | None
+    current_state_timestamp: Annotated[Int64, Versions("2+")] = NO_TIMESTAMP
+    members: list[MemberMetadata]
+
+
+class OffsetCommit(msgspec.Struct, frozen=True):
+    """A record of an offset; `value` is None in a tombstone."""
+
+    key: OffsetCommitKey
+    value: OffsetCommitValue | None
+
+
+class GroupMetadata(msgspec.Struct, frozen=True):
+    """A record of a classic group; `value` is None in a tombstone."""
+
+    group: str
+    value: GroupMetadataValue | None
+
+
+def encode_offset_commit(group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> CoordinatorRecord:
+    """The record that keeps an offset, or with None the one that takes it back."""
+    key = _OFFSET_COMMIT_TYPE + codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group=group, topic=topic, partition=partition))
+    if value is None:
+        return key, None
+    version = OFFSET_COMMIT_VERSION if value.expire_timestamp == NO_TIMESTAMP else OFFSET_COMMIT_VERSION_WITH_EXPIRY
+    return key, _INT16.pack(version) + codec_for(OffsetCommitValue, version).encode(value)
+
+
+def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
+    """The record that keeps a classic group, or with None the one that takes it back."""
+    key = _GROUP_METADATA_TYPE + codec_for(GroupMetadataKey, 0).encode(GroupMetadataKey(group=group))
+    if value is None:
+        return key, None
+    return key, _INT16.pack(GROUP_METADATA_VERSION) + codec_for(GroupMetadataValue, GROUP_METADATA_VERSION).encode(value)
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | GroupMetadata | None:
+    """What a record says; None for a type that isn't known here.
+
+    Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
+    """
+    if key is None or len(key) < _INT16.size:
+        message = "a record of a coordinator without a type"
+        raise ProtocolError(message)
+    kind = _INT16.unpack_from(key)[0]
+    if kind in OFFSET_COMMIT_TYPES:
+        return OffsetCommit(codec_for(OffsetCommitKey, 0).decode(key, _INT16.size, len(key)), _decode_value(OffsetCommitValue, value))
+    if kind == GROUP_METADATA_TYPE:
+        group = codec_for(GroupMetadataKey, 0).decode(key, _INT16.size, len(key)).group
+        return GroupMetadata(group, _decode_value(GroupMetadataValue, value))
+    return None
+
+
+def _decode_value(message: type[V], value: bytes | None) -> V | None:
+    if value is None:
+        return None
+    if len(value) < _INT16.size:
+        text = f"{message.__name__} without a version"
+        raise ProtocolError(text)
+    version = _INT16.unpack_from(value)[0]
+    if version not in message.VERSIONS:
+        text = f"{message.__name__} of version {version}, which isn't known"
+        raise ProtocolError(text)
+    return codec_for(message, version).decode(value, _INT16.size, len(value))

@@ -1,0 +1,76 @@
+"""AddPartitionsToTxn (key 24): a transaction is going to write to partitions (KIP-98), or is asked whether it does (KIP-890).
+
+Field by field this is Kafka's AddPartitionsToTxnRequest/Response. Up to version 3 a producer asks for its own transaction; from version 4
+on brokers ask, for many.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
+
+
+class AddPartitionsToTxnTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: String
+    partitions: list[Int32]
+
+
+class AddPartitionsToTxnTransaction(Message, kw_only=True):
+    """One transaction. With `verify_only` nothing is added."""
+
+    transactional_id: String
+    producer_id: Int64
+    producer_epoch: Int16
+    verify_only: Bool = False
+    topics: list[AddPartitionsToTxnTopic]
+
+
+class AddPartitionsToTxnRequest(ApiMessage, kw_only=True):
+    """To which transactions, and what."""
+
+    VERSIONS: ClassVar = Versions("0-5")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    transactions: Annotated[list[AddPartitionsToTxnTransaction], Versions("4+")] = msgspec.field(default_factory=list)
+    v3_and_below_transactional_id: Annotated[String, Versions("0-3")] = ""
+    v3_and_below_producer_id: Annotated[Int64, Versions("0-3")] = 0
+    v3_and_below_producer_epoch: Annotated[Int16, Versions("0-3")] = 0
+    v3_and_below_topics: Annotated[list[AddPartitionsToTxnTopic], Versions("0-3")] = msgspec.field(default_factory=list)
+
+
+class AddPartitionsToTxnPartitionResult(Message, kw_only=True):
+    """What became of one partition."""
+
+    partition_index: Int32
+    partition_error_code: Int16
+
+
+class AddPartitionsToTxnTopicResult(Message, kw_only=True):
+    """What became of the partitions of one topic."""
+
+    name: String
+    results_by_partition: list[AddPartitionsToTxnPartitionResult]
+
+
+class AddPartitionsToTxnResult(Message, kw_only=True):
+    """What became of one transaction."""
+
+    transactional_id: String
+    topic_results: list[AddPartitionsToTxnTopicResult]
+
+
+class AddPartitionsToTxnResponse(ApiMessage, kw_only=True):
+    """The answer. `error_code` is for the request as a whole."""
+
+    VERSIONS: ClassVar = Versions("0-5")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, Versions("4+")] = 0
+    results_by_transaction: Annotated[list[AddPartitionsToTxnResult], Versions("4+")] = msgspec.field(default_factory=list)
+    results_by_topic_v3_and_below: Annotated[list[AddPartitionsToTxnTopicResult], Versions("0-3")] = msgspec.field(default_factory=list)

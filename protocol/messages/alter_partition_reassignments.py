@@ -1,0 +1,63 @@
+"""AlterPartitionReassignments (key 45): give partitions other replicas, or cancel that (KIP-455).
+
+Null replicas cancel a reassignment. Field by field this is Kafka's AlterPartitionReassignmentsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, Nullable, String, Versions
+
+
+class ReassignablePartition(Message, kw_only=True):
+    """A partition, and the replicas that it is to have."""
+
+    partition_index: Int32
+    replicas: Annotated[list[Int32] | None, Nullable("0+")] = None
+
+
+class ReassignableTopic(Message, kw_only=True):
+    """Partitions of a topic."""
+
+    name: String
+    partitions: list[ReassignablePartition]
+
+
+class AlterPartitionReassignmentsRequest(ApiMessage, kw_only=True):
+    """Reassignments to begin or to cancel."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    timeout_ms: Int32 = 60_000
+    allow_replication_factor_change: Annotated[Bool, Versions("1+")] = True
+    topics: list[ReassignableTopic]
+
+
+class ReassignablePartitionResponse(Message, kw_only=True):
+    """One partition's reassignment begun or cancelled, or why not."""
+
+    partition_index: Int32
+    error_code: Int16
+    error_message: String | None = None
+
+
+class ReassignableTopicResponse(Message, kw_only=True):
+    """Partitions of a topic."""
+
+    name: String
+    partitions: list[ReassignablePartitionResponse]
+
+
+class AlterPartitionReassignmentsResponse(ApiMessage, kw_only=True):
+    """The answer. `error_code` is about the request as a whole."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    throttle_time_ms: Int32 = 0
+    allow_replication_factor_change: Annotated[Bool, Versions("1+")] = True
+    error_code: Int16 = 0
+    error_message: String | None = None
+    responses: list[ReassignableTopicResponse]

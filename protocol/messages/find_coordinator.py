@@ -1,0 +1,50 @@
+"""FindCoordinator (key 10): which broker coordinates a group, or the transactions of an id.
+
+Version 4 asks for many keys at once (KIP-699), which share one type: 0 for groups, 1 for transactional ids, 2 for share groups (KIP-932).
+Field by field this is Kafka's FindCoordinatorRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, Nullable, String, Versions
+
+
+class FindCoordinatorRequest(ApiMessage, kw_only=True):
+    """One key, or many from version 4 on."""
+
+    VERSIONS: ClassVar = Versions("0-6")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    key: Annotated[String, Versions("0-3")] = ""
+    key_type: Annotated[Int8, Versions("1+")] = 0
+    coordinator_keys: Annotated[list[String], Versions("4+")] = msgspec.field(default_factory=list)
+
+
+class Coordinator(Message, kw_only=True):
+    """The coordinator of one key, or why there is none."""
+
+    key: Annotated[String, Versions("4+")] = ""
+    node_id: Annotated[Int32, Versions("4+")] = 0
+    host: Annotated[String, Versions("4+")] = ""
+    port: Annotated[Int32, Versions("4+")] = 0
+    error_code: Annotated[Int16, Versions("4+")] = 0
+    error_message: Annotated[String | None, Versions("4+"), Nullable("4+")] = None
+
+
+class FindCoordinatorResponse(ApiMessage, kw_only=True):
+    """The answer about one key; from version 4 on there is a row for each."""
+
+    VERSIONS: ClassVar = Versions("0-6")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
+    error_code: Annotated[Int16, Versions("0-3")] = 0
+    error_message: Annotated[String | None, Versions("1-3"), Nullable("1-3")] = None
+    node_id: Annotated[Int32, Versions("0-3")] = 0
+    host: Annotated[String, Versions("0-3")] = ""
+    port: Annotated[Int32, Versions("0-3")] = 0
+    coordinators: Annotated[list[Coordinator], Versions("4+")] = msgspec.field(default_factory=list)

@@ -1,0 +1,59 @@
+"""JoinGroup (key 11): a member of a classic group joins a rebalance, and hears its outcome.
+
+An empty member id asks for one; from version 4 on the answer to that is MEMBER_ID_REQUIRED with the id to come back with (KIP-394). What
+the protocols' metadata mean only the members know. Field by field this is Kafka's JoinGroupRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Message, Nullable, String, Versions
+
+
+class JoinGroupRequestProtocol(Message, kw_only=True):
+    """A way to share the work, and what the member has to say for it."""
+
+    name: String
+    metadata: Bytes
+
+
+class JoinGroupRequest(ApiMessage, kw_only=True):
+    """Who joins, for how long it may be silent, and which protocols it speaks, the preferred one first."""
+
+    VERSIONS: ClassVar = Versions("0-9")
+    FLEXIBLE: ClassVar = Versions("6+")
+
+    group_id: String
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Annotated[Int32, Versions("1+")] = -1
+    member_id: String
+    group_instance_id: Annotated[String | None, Versions("5+"), Nullable("5+")] = None
+    protocol_type: String
+    protocols: list[JoinGroupRequestProtocol]
+    reason: Annotated[String | None, Versions("8+"), Nullable("8+")] = None
+
+
+class JoinGroupResponseMember(Message, kw_only=True):
+    """A member, with its metadata of the chosen protocol."""
+
+    member_id: String
+    group_instance_id: Annotated[String | None, Versions("5+"), Nullable("5+")] = None
+    metadata: Bytes
+
+
+class JoinGroupResponse(ApiMessage, kw_only=True):
+    """The new generation. Only the leader is told the members, for it shares the work among them."""
+
+    VERSIONS: ClassVar = Versions("0-9")
+    FLEXIBLE: ClassVar = Versions("6+")
+
+    throttle_time_ms: Annotated[Int32, Versions("2+")] = 0
+    error_code: Int16
+    generation_id: Int32 = -1
+    protocol_type: Annotated[String | None, Versions("7+"), Nullable("7+")] = None
+    protocol_name: Annotated[String | None, Nullable("7+")]
+    leader: String
+    skip_assignment: Annotated[Bool, Versions("9+")] = False
+    member_id: String
+    members: list[JoinGroupResponseMember]

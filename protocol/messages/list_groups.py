@@ -1,0 +1,42 @@
+"""ListGroups (key 16): the groups that this broker coordinates.
+
+Empty filters let everything through (KIP-518 states, KIP-848 types). Field by field this is Kafka's ListGroupsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Versions
+
+
+class ListGroupsRequest(ApiMessage, kw_only=True):
+    """Which states and types to list."""
+
+    VERSIONS: ClassVar = Versions("0-5")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    states_filter: Annotated[list[String], Versions("4+")] = msgspec.field(default_factory=list)
+    types_filter: Annotated[list[String], Versions("5+")] = msgspec.field(default_factory=list)
+
+
+class ListedGroup(Message, kw_only=True):
+    """One group."""
+
+    group_id: String
+    protocol_type: String
+    group_state: Annotated[String, Versions("4+")] = ""
+    group_type: Annotated[String, Versions("5+")] = ""
+
+
+class ListGroupsResponse(ApiMessage, kw_only=True):
+    """The groups."""
+
+    VERSIONS: ClassVar = Versions("0-5")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    throttle_time_ms: Annotated[Int32, Versions("1+")] = 0
+    error_code: Int16
+    groups: list[ListedGroup]

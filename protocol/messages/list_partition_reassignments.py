@@ -1,0 +1,55 @@
+"""ListPartitionReassignments (key 46): which partitions are being given other replicas (KIP-455).
+
+Null topics ask for all. Field by field this is Kafka's ListPartitionReassignmentsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, Nullable, String, Versions
+
+
+class ListPartitionReassignmentsTopic(Message, kw_only=True):
+    """Partitions of a topic."""
+
+    name: String
+    partition_indexes: list[Int32]
+
+
+class ListPartitionReassignmentsRequest(ApiMessage, kw_only=True):
+    """The partitions to look at."""
+
+    VERSIONS: ClassVar = Versions("0-0")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    timeout_ms: Int32 = 60_000
+    topics: Annotated[list[ListPartitionReassignmentsTopic] | None, Nullable("0+")] = None
+
+
+class OngoingPartitionReassignment(Message, kw_only=True):
+    """A reassignment under way. `replicas` has those that come and those that go, too."""
+
+    partition_index: Int32
+    replicas: list[Int32]
+    adding_replicas: list[Int32]
+    removing_replicas: list[Int32]
+
+
+class OngoingTopicReassignment(Message, kw_only=True):
+    """Reassignments in a topic."""
+
+    name: String
+    partitions: list[OngoingPartitionReassignment]
+
+
+class ListPartitionReassignmentsResponse(ApiMessage, kw_only=True):
+    """The answer. `error_code` is about the request as a whole."""
+
+    VERSIONS: ClassVar = Versions("0-0")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    topics: list[OngoingTopicReassignment]

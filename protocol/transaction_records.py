@@ -1,0 +1,101 @@
+"""The records of `__transaction_state`: one for each transactional id, the newest of which is its whole state.
+
+Key and value each begin with an int16: in the key it is the type of the record, 0, in the value the version of what follows, 0 or 1. What
+is written is version 1, as in Kafka with `transaction.version` 1 or above. A null value takes the transactional id back.
+
+    >>> key, value = encode_transaction("t", None)
+    >>> key.hex(" "), value
+    ('00 00 00 01 74', None)
+
+Source: Kafka's TransactionLogKey/Value, `TransactionLog`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Tagged, Versions
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+TRANSACTION_TYPE: Final = 0
+TRANSACTION_VERSION: Final = 1
+
+_INT16 = struct.Struct(">h")
+_KEY_TYPE = _INT16.pack(TRANSACTION_TYPE)
+_VALUE_VERSION = _INT16.pack(TRANSACTION_VERSION)
+
+
+class TransactionLogKey(ApiMessage, kw_only=True):
+    """Which transactional id."""
+
+    VERSIONS: ClassVar = Versions("0")
+    FLEXIBLE: ClassVar = Versions("1+")
+
+    transactional_id: String
+
+
+class PartitionsSchema(Message, kw_only=True):
+    """Partitions of one topic that a transaction writes to."""
+
+    topic: String
+    partition_ids: list[Int32]
+
+
+class TransactionLogValue(ApiMessage, kw_only=True):
+    """The state of a transactional id. Times are wall-clock milliseconds."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("1+")
+
+    producer_id: Int64
+    previous_producer_id: Annotated[Int64, Tagged(0, "1+")] = NO_PRODUCER_ID
+    next_producer_id: Annotated[Int64, Tagged(1, "1+")] = NO_PRODUCER_ID
+    producer_epoch: Int16
+    next_producer_epoch: Annotated[Int16, Tagged(3, "1+")] = NO_PRODUCER_EPOCH
+    transaction_timeout_ms: Int32
+    transaction_status: Int8
+    transaction_partitions: list[PartitionsSchema] | None
+    transaction_last_update_timestamp_ms: Int64
+    transaction_start_timestamp_ms: Int64
+    client_transaction_version: Annotated[Int16, Tagged(2, "1+")] = 0
+
+
+class TransactionRecord(msgspec.Struct, frozen=True):
+    """A record of a transactional id; `value` is None in a tombstone."""
+
+    transactional_id: str
+    value: TransactionLogValue | None
+
+
+def encode_transaction(transactional_id: str, value: TransactionLogValue | None) -> CoordinatorRecord:
+    """The record that keeps a transactional id's state, or with None the one that takes it back."""
+    key = _KEY_TYPE + codec_for(TransactionLogKey, 0).encode(TransactionLogKey(transactional_id=transactional_id))
+    if value is None:
+        return key, None
+    return key, _VALUE_VERSION + codec_for(TransactionLogValue, TRANSACTION_VERSION).encode(value)
+
+
+def decode_transaction(key: bytes | None, value: bytes | None) -> TransactionRecord | None:
+    """What a record says; None for a type that isn't known here.
+
+    Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
+    """
+    if key is None or len(key) < _INT16.size:
+        message = "a record of a coordinator without a type"
+        raise ProtocolError(message)
+    if _INT16.unpack_from(key)[0] != TRANSACTION_TYPE:
+        return None
+    name = codec_for(TransactionLogKey, 0).decode(key, _INT16.size, len(key)).transactional_id
+    if value is None:
+        return TransactionRecord(name, None)
+    version = _INT16.unpack_from(value)[0] if len(value) >= _INT16.size else -1
+    if version not in TransactionLogValue.VERSIONS:
+        message = f"TransactionLogValue of version {version}, which isn't known"
+        raise ProtocolError(message)
+    return TransactionRecord(name, codec_for(TransactionLogValue, version).decode(value, _INT16.size, len(value)))

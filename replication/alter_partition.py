@@ -1,0 +1,74 @@
+"""How a leader writes changes of ISRs: one transaction for several partitions, with all that it relies on compared.
+
+Compared are each partition's record, so that nobody's change is lost (KIP-497); of every other member of a new ISR its registration, so
+that no earlier life of a broker is in sync (KIP-903), and that it doesn't want to stop (KIP-841). The leader's own registration is the
+session's fence. The controller has no part in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lowtide.metadata import keys
+from lowtide.metadata.changes import FENCES, Step
+from lowtide.metadata.records import PartitionRecord, encode
+from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lowtide.replication.in_sync_replicas import IsrProposal
+    from lowtide.replication.leadership import Leadership
+
+BATCH_PARTITIONS: Final = 40
+"""Partitions in one transaction: larger ones conflict more often, and gain little."""
+
+
+def plan_alter_partition(changes: Sequence[tuple[Leadership, IsrProposal]]) -> Step:
+    """The transaction that makes all of these changes, or none."""
+    operations: list[Put] = []
+    compares: dict[bytes, Compare] = {}
+    for leadership, proposal in changes:
+        base = proposal.base
+        key = keys.partition(leadership.topic_id, leadership.number)
+        record = PartitionRecord(
+            replicas=base.replicas,
+            isr=proposal.isr,
+            isr_epochs=proposal.isr_epochs,
+            leader=base.leader,
+            leader_epoch=base.leader_epoch,
+            partition_epoch=base.partition_epoch + 1,
+            adding=base.adding,
+            removing=base.removing,
+        )
+        operations.append(Put(key, encode(record)))
+        compares[key] = Compare(key, "modify", "==", base.modify_revision)
+        for compare in member_compares(leadership, proposal):
+            compares[compare.key] = compare
+    return Step(tuple(operations), tuple(compares.values()))
+
+
+def member_compares(leadership: Leadership, proposal: IsrProposal) -> list[Compare]:
+    """What is relied on of the other members."""
+    found = []
+    for member, epoch in zip(proposal.isr, proposal.isr_epochs, strict=True):
+        if member != leadership.broker_id:
+            found.append(Compare(keys.broker(member), "create", "==", epoch))
+            found.append(Compare(keys.shutdown(member), "create", "==", ABSENT))
+    return found
+
+
+def take_batch(changes: Sequence[tuple[Leadership, IsrProposal]]) -> int:
+    """How many of the first changes fit into one transaction.
+
+    Two that rely on different registrations of a broker don't: one of them is too late, and would take the other along.
+    """
+    compares: dict[bytes, Compare] = {}
+    for count, (leadership, proposal) in enumerate(changes[:BATCH_PARTITIONS]):
+        needed = member_compares(leadership, proposal)
+        if any(compares.get(compare.key, compare) != compare for compare in needed):
+            return count
+        compares.update((compare.key, compare) for compare in needed)
+        if len(compares) + count + 1 > MAX_TRANSACTION_OPERATIONS - FENCES:
+            return max(count, 1)
+    return min(len(changes), BATCH_PARTITIONS)

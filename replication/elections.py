@@ -1,0 +1,199 @@
+"""Who leads a partition, and who is in its in-sync set, after brokers came, went, restarted, or lost a log directory.
+
+Pure: an image goes in, what a partition should become comes out.
+
+Guards: the in-sync set never becomes empty; a leader is elected among its members, unless an unclean election is allowed; a leadership
+never survives the registration under which it was won; a member that lost what it had (stale) isn't elected cleanly.
+
+Does not do: adding members to an in-sync set, which only the leader can (it knows who has caught up).
+Sources: Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`; KIP-497, KIP-841, KIP-903; rule R8 in docs/invariants.md.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lowtide.metadata.records import NO_LEADER, PartitionRecord
+from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId  # Read at run time, by msgspec.
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lowtide.metadata.image import MetadataImage, PartitionImage
+
+
+class Election(Enum):
+    """Who may be elected. Source: Kafka's `PartitionChangeBuilder.Election`."""
+
+    ONLINE = "online"
+    """A member of the in-sync set; the leader stays if it can."""
+    PREFERRED = "preferred"
+    """Likewise, but the first replica leads if it can."""
+    UNCLEAN = "unclean"
+    """Any replica that is online, where no member of the in-sync set can lead: what it lacks is lost."""
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """The replicas that a partition should have, and which of them are on their way in or out (KIP-455)."""
+
+    replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas that stay when the reassignment is done."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    leader: BrokerId
+    isr: tuple[BrokerId, ...]
+
+
+def assignment_of(partition: PartitionImage) -> Assignment:
+    """The assignment that a partition has."""
+    return Assignment(partition.replicas, partition.adding, partition.removing)
+
+
+def steady_epochs(image: MetadataImage) -> dict[BrokerId, BrokerEpoch]:
+    """Registrations of brokers of which nothing is to be said: not about to stop, no replica offline."""
+    return {
+        broker_id: broker.epoch
+        for broker_id, broker in image.brokers.items()
+        if not broker.in_controlled_shutdown and broker_id not in image.offline_replicas
+    }
+
+
+def is_well(partition: PartitionImage, steady: Mapping[BrokerId, BrokerEpoch]) -> bool:
+    """Whether a glance shows that nothing is to be done for a partition; `steady` is `steady_epochs` of the image.
+
+    A partition of which this is false may be well nevertheless.
+    """
+    if partition.leader not in partition.isr or partition.adding or partition.removing:
+        return False
+    for member, epoch in zip(partition.isr, partition.isr_epochs, strict=True):  # noqa: SIM110 - thousands at a time; `all` is slower.
+        if steady.get(member) != epoch:
+            return False
+    return True
+
+
+def elect(
+    image: MetadataImage,
+    topic_id: TopicId,
+    number: int,
+    partition: PartitionImage,
+    *,
+    election: Election = Election.ONLINE,
+    assignment: Assignment | None = None,
+) -> PartitionRecord | None:
+    """What a partition should become, given the live brokers, and a new assignment if there is one; None if it is well.
+
+    A reassignment whose target is in sync as a whole is completed. The leader epoch grows with every change of leader, and when a leader
+    comes back under a new registration.
+    """
+    wanted = assignment or assignment_of(partition)
+    voters = _Voters(image, topic_id, number, partition, wanted)
+    if wanted.is_moving and wanted.target and set(wanted.target) <= set(voters.good):
+        wanted = Assignment(wanted.target)
+        voters = _Voters(image, topic_id, number, partition, wanted)
+    outcome = voters.outcome(election)
+    leader, isr = outcome.leader, outcome.isr
+    stays = leader == partition.leader and (leader == NO_LEADER or leader in voters.steady)
+    unchanged = isr == partition.isr and wanted == assignment_of(partition)
+    if stays and unchanged:
+        return None
+    return PartitionRecord(
+        replicas=wanted.replicas,
+        isr=isr,
+        isr_epochs=tuple(voters.epochs[member] if leader == NO_LEADER else image.brokers[member].epoch for member in isr),
+        leader=leader,
+        leader_epoch=partition.leader_epoch + (0 if stays else 1),
+        partition_epoch=partition.partition_epoch + 1,
+        adding=wanted.adding,
+        removing=wanted.removing,
+    )
+
+
+class _Voters:
+    """The members of a partition's in-sync set, by what can be expected of them."""
+
+    def __init__(self, image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage, assignment: Assignment) -> None:
+        self.epochs = dict(zip(partition.isr, partition.isr_epochs, strict=True))
+        self.members = tuple(member for member in partition.isr if member in assignment.replicas)
+        self.steady = tuple(
+            member
+            for member in self.members
+            if image.broker_epoch(member) == self.epochs[member] and image.replica_is_online(member, topic_id, number)
+        )
+        """Online, under the registration of their membership."""
+        self.good = tuple(member for member in self.steady if image.may_be_in_sync(member, topic_id, number))
+        """Of those the ones that aren't about to stop."""
+        self._image, self._topic_id, self._number = image, topic_id, number
+        self._partition, self._replicas = partition, assignment.replicas
+
+    def outcome(self, election: Election) -> _Outcome:
+        """Who leads, and who is in sync.
+
+        Members count as long as their broker lives under the registration of their membership; the others are dropped while such a one
+        is there. A broker that is about to stop is dropped too, unless no other member lives. When none lives, but a member has come
+        back under a new registration, the first of those leads alone. When nobody can lead, the set stays as it is: what its last
+        members have is what was acknowledged.
+        """
+        if self.good:
+            if election is Election.PREFERRED and self._replicas[0] in self.good:
+                return _Outcome(self._replicas[0], self.good)
+            return _Outcome(self._first_of(self.good), self.good)
+        if self.steady:
+            return _Outcome(self._first_of(self.steady), self.steady)
+        for candidates in (self._returned(), self._unclean() if election is Election.UNCLEAN else []):
+            # One that is about to stop leads only if it is the only one.
+            leader = next(
+                (each for each in candidates if not self._image.brokers[each].in_controlled_shutdown), next(iter(candidates), NO_LEADER)
+            )
+            if leader != NO_LEADER:
+                return _Outcome(leader, (leader,))
+        return _Outcome(NO_LEADER, self.members)
+
+    def _first_of(self, pool: Sequence[BrokerId]) -> BrokerId:
+        if self._partition.leader in pool:
+            return self._partition.leader
+        return next(replica for replica in self._replicas if replica in pool)
+
+    def _returned(self) -> list[BrokerId]:
+        """Members that live under a later registration, with all that they had."""
+        return [
+            replica
+            for replica in self._replicas
+            if replica in self.members
+            and self._image.replica_is_online(replica, self._topic_id, self._number)
+            and not self._image.is_stale(replica, self._topic_id, self._number, self.epochs[replica])
+        ]
+
+    def _unclean(self) -> list[BrokerId]:
+        return [replica for replica in self._replicas if self._image.replica_is_online(replica, self._topic_id, self._number)]
+
+
+def living_members(image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage) -> tuple[BrokerId, ...]:
+    """The members of the in-sync set that can serve, under the registration of their membership."""
+    return _Voters(image, topic_id, number, partition, assignment_of(partition)).steady
+
+
+def is_relieved(image: MetadataImage, broker_id: BrokerId) -> bool:
+    """Whether a broker that is about to stop leads nothing, and is in sync with nothing, that others could do without it."""
+    for topic in image.topics.values():
+        for number, partition in enumerate(topic.partitions):
+            if broker_id in partition.isr and any(
+                member != broker_id and image.broker_epoch(member) == epoch and image.may_be_in_sync(member, topic.topic_id, number)
+                for member, epoch in zip(partition.isr, partition.isr_epochs, strict=True)
+            ):
+                return False
+    return True

@@ -1,0 +1,124 @@
+"""Who is in sync: which followers the leader drops from the ISR, which it adds, and how high the high watermark may be.
+
+A change of the ISR is proposed to the metadata store and counts from that moment on beside what is committed, until the image shows what
+became of it: the union is the *maximal* ISR (KIP-497). A member stands in the ISR with the registration under which it joined (KIP-903).
+
+Guards: the leader itself is never dropped, so the ISR is never empty; who joins has all that is committed, the leader epoch's first
+offset, and every delete below the floor (rule R2).
+
+Sources: KIP-497, KIP-841, KIP-903; Kafka's `Partition`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+
+if TYPE_CHECKING:
+    from lowtide.metadata.image import MetadataImage, PartitionImage
+    from lowtide.metadata.store import Revision
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
+    from lowtide.replication.follower_state import FollowerFetch, FollowerState
+    from lowtide.replication.leadership import Leadership
+
+
+class IsrProposal(msgspec.Struct, eq=False):
+    """An ISR that was proposed in place of the one of `base`. Compared by identity: the same wish may come twice.
+
+    `decided_at` is the revision of the image on which it was decided.
+    """
+
+    base: PartitionImage
+    decided_at: Revision
+    isr: tuple[BrokerId, ...]
+    isr_epochs: tuple[BrokerEpoch, ...]
+
+
+def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> IsrProposal | None:
+    """What the ISR should become; None if it is as it should be, or one change is under way."""
+    if leadership.proposal is not None or leadership.refused_at >= image.revision:
+        return None
+    state = leadership.state
+    kept = [
+        (member, epoch)
+        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
+        if member == leadership.broker_id or stays_in_sync(leadership, member, epoch, image, now_ms)
+    ]
+    members = dict(zip(state.isr, state.isr_epochs, strict=True))
+    joining = [
+        (broker_id, follower.broker_epoch)
+        for broker_id, follower in leadership.followers.items()
+        # Who is dropped for being slow doesn't come back at once, though the high watermark has waited for it.
+        if members.get(broker_id) != follower.broker_epoch and may_join(leadership, broker_id, follower, image, now_ms)
+    ]
+    wanted = kept + joining
+    if tuple(wanted) == tuple(zip(state.isr, state.isr_epochs, strict=True)):
+        return None
+    return IsrProposal(state, image.revision, tuple(member for member, _ in wanted), tuple(epoch for _, epoch in wanted))
+
+
+def stays_in_sync(leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int) -> bool:
+    """Whether a member of the ISR is one still: its registration, broker and directory are in order, and it keeps up."""
+    follower = leadership.followers.get(member)
+    if follower is None or image.broker_epoch(member) != epoch:
+        return False
+    if not image.may_be_in_sync(member, leadership.topic_id, leadership.number):
+        return False
+    return follower.is_caught_up(leadership.log.log_end_offset, leadership.lag_time_max_ms, now_ms)
+
+
+def may_join(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
+    """Whether a follower outside the ISR is in sync."""
+    log = leadership.log
+    if follower.log_end_offset < log.high_watermark or follower.log_end_offset < leadership.epoch_start_offset:
+        return False
+    if not is_eligible(leadership, broker_id, follower, image) or not follower.has_fetched_within(leadership.lag_time_max_ms, now_ms):
+        return False
+    if not image.log_start_reporting:
+        return True
+    return follower.matches and follower.log_start_offset >= leadership.floor
+
+
+def is_eligible(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
+    """Whether the broker may be in sync, under the registration of its last fetch."""
+    if follower.broker_epoch == UNKNOWN_BROKER_EPOCH or image.broker_epoch(broker_id) != follower.broker_epoch:
+        return False
+    return image.may_be_in_sync(broker_id, leadership.topic_id, leadership.number)
+
+
+def high_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) -> Offset:
+    """How far the high watermark may go: what every member of the maximal ISR has, and every follower that is about to join.
+
+    It stands still while the ISR is smaller than `min.insync.replicas`, as in Kafka.
+    """
+    if len(leadership.state.isr) < leadership.min_insync_replicas:
+        return leadership.log.high_watermark
+    leader_end = end = leadership.log.log_end_offset
+    for broker_id, follower in leadership.followers.items():
+        if follower.log_end_offset >= end:
+            continue
+        if broker_id in leadership.maximal_isr or (
+            follower.is_caught_up(leader_end, leadership.lag_time_max_ms, now_ms) and is_eligible(leadership, broker_id, follower, image)
+        ):
+            end = follower.log_end_offset
+    return end
+
+
+def matches(leadership: Leadership, fetch: FollowerFetch) -> bool:
+    """Whether nothing of the follower's log can be other than ours, given that the fetch didn't diverge.
+
+    We have no epochs below our log start. Who ends just there, and starts below, may have its last records of a lost leadership, unless
+    their epoch is the one of our last deleted record, or a later one that we know.
+    """
+    log = leadership.log
+    start = log.log_start_offset
+    if fetch.log_start_offset >= start or fetch.fetch_offset > start:
+        return True
+    entries = log.leader_epochs.entries()
+    if not entries:
+        return False
+    oldest, since = entries[0]
+    return since <= start and fetch.last_fetched_epoch >= oldest

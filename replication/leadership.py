@@ -1,0 +1,202 @@
+"""What the leader of a partition with several replicas keeps while it leads: its followers, the ISR and changes of it, the floor.
+
+It begins with the leader epoch and ends with it: what followers reported to an earlier one isn't known here. The only replica of a
+partition needs none of it.
+
+Guards: epoch, registration and range of a follower's fetch are checked before anything that is known of it changes. It decides; who
+writes to the store, answers and wakes is the broker's part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, Offset, TopicId
+from lowtide.replication import in_sync_replicas
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch, FollowerState
+from lowtide.replication.low_watermark import low_watermark, slow_at_ms
+
+if TYPE_CHECKING:
+    from lowtide.metadata.image import MetadataImage, PartitionImage
+    from lowtide.metadata.store import Revision
+    from lowtide.replication.in_sync_replicas import IsrProposal
+    from lowtide.storage.log import Log
+
+
+class Leadership:
+    """See the module. `state` is the partition as the image shows it; `number` its number within the topic."""
+
+    __slots__ = (
+        "broker_id",
+        "elected_ms",
+        "epoch_start_offset",
+        "floor",
+        "followers",
+        "lag_time_max_ms",
+        "log",
+        "maximal_isr",
+        "number",
+        "proposal",
+        "refused_at",
+        "state",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        topic_id: TopicId,
+        number: int,
+        log: Log,
+        state: PartitionImage,
+        image: MetadataImage,
+        lag_time_max_ms: int,
+        now_ms: int,
+    ) -> None:
+        """A leadership that begins now (monotonic). Every replica that the image shows unfenced counts as having fetched just now."""
+        self.broker_id = broker_id
+        self.topic_id = topic_id
+        self.number = number
+        self.log = log
+        self.state = state
+        self.lag_time_max_ms = lag_time_max_ms
+        self.elected_ms = now_ms
+        self.epoch_start_offset = log.log_end_offset
+        self.floor = log.log_start_offset
+        """The least log start of who joins the ISR: ours when we were elected, or the largest delete that we have acknowledged since."""
+        self.proposal: IsrProposal | None = None
+        self.refused_at: Revision = -1
+        """The revision of the image on which a proposal was decided that conflicted: nothing is decided on that one again."""
+        self.maximal_isr: frozenset[BrokerId] = frozenset(state.isr)
+        self.followers: dict[BrokerId, FollowerState] = {}
+        for other in state.replicas:
+            if other != broker_id:
+                follower = self.followers[other] = FollowerState()
+                if image.broker_epoch(other) is not None:
+                    follower.noted_fetch_ms = now_ms
+                if other in state.isr:
+                    follower.caught_up_ms = now_ms
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """The topic's `min.insync.replicas`, or all replicas where they are fewer."""
+        return min(self.log.config.min_insync_replicas, len(self.state.replicas))
+
+    # What the metadata say
+
+    def follow(self, state: PartitionImage) -> None:
+        """The partition has changed within the leader epoch: whatever was proposed is decided by that."""
+        if state.modify_revision != self.state.modify_revision:
+            self.proposal = None
+        self.state = state
+        for gone in [other for other in self.followers if other not in state.replicas]:
+            del self.followers[gone]
+        for other in state.replicas:
+            if other != self.broker_id and other not in self.followers:
+                self.followers[other] = FollowerState()
+        self._count_isr()
+
+    def follow_broker(self, broker_id: BrokerId, image: MetadataImage) -> bool:
+        """A broker came, went or registered anew: what it reported under an earlier registration is forgotten.
+
+        Returns whether it has fetched before its registration was known here: the next fetch counts.
+        """
+        follower = self.followers.get(broker_id)
+        present = image.broker_epoch(broker_id)
+        if follower is None or present is None:
+            return False
+        if UNKNOWN_BROKER_EPOCH < follower.broker_epoch < present:
+            follower.forget()
+        return follower.unseen_epoch == present
+
+    # The ISR
+
+    def next_proposal(self, image: MetadataImage, now_ms: int) -> IsrProposal | None:
+        """See `in_sync_replicas`. It becomes `proposal` when `propose` is called."""
+        return in_sync_replicas.next_proposal(self, image, now_ms)
+
+    def propose(self, proposal: IsrProposal) -> None:
+        """The change is about to be written; from now on its members count too."""
+        assert self.proposal is None
+        self.proposal = proposal
+        self._count_isr()
+
+    def on_refused(self, proposal: IsrProposal, *, conflicted: bool) -> bool:
+        """The store has not taken the change, and won't. Returns whether that was the one under way."""
+        if self.proposal is not proposal:
+            return False
+        self.proposal = None
+        if conflicted:
+            self.refused_at = proposal.decided_at
+        self._count_isr()
+        return True
+
+    def _count_isr(self) -> None:
+        proposed = self.proposal.isr if self.proposal is not None else ()
+        self.maximal_isr = frozenset((*self.state.isr, *proposed))
+
+    # Fetches of followers
+
+    def check_fetch(self, fetch: FollowerFetch, image: MetadataImage) -> ErrorCode:
+        """Whether a follower's fetch may be served. Its leader epoch, if it has one, is ours.
+
+        `fetch.broker_epoch` is filled in where the version doesn't tell it and nobody relies on what is reported.
+        Errors: UNKNOWN_LEADER_EPOCH, or NOT_LEADER_OR_FOLLOWER without an epoch, for who isn't a replica; NOT_LEADER_OR_FOLLOWER for a
+        registration that is over or isn't told. Source: Kafka's `Partition.followerReplicaOrThrow` and `Replica`.
+        """
+        follower = self.followers.get(fetch.broker_id)
+        if follower is None:
+            return not_a_replica(fetch)
+        if fetch.broker_epoch == UNKNOWN_BROKER_EPOCH and not image.log_start_reporting:
+            present = image.broker_epoch(fetch.broker_id)
+            fetch.broker_epoch = UNKNOWN_BROKER_EPOCH if present is None else present
+        elif fetch.leader_epoch == NO_LEADER_EPOCH and image.log_start_reporting:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if not may_be_registered(fetch.broker_id, fetch.broker_epoch, image) or fetch.broker_epoch < follower.broker_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if not -1 <= fetch.log_start_offset <= fetch.fetch_offset:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        return ErrorCode.NONE
+
+    def note_fetch(self, fetch: FollowerFetch, image: MetadataImage, now_ms: int) -> FollowerState | None:
+        """Take over what a fetch says that was checked, is in range and doesn't diverge.
+
+        None if the image doesn't show the registration: then deletes wait for it (rule R3), and nothing else changes. It may be invented.
+        """
+        follower = self.followers[fetch.broker_id]
+        if fetch.broker_epoch > image.revision:
+            follower.note_unseen(fetch.broker_epoch, self.lag_time_max_ms, now_ms)
+            return None
+        matches = in_sync_replicas.matches(self, fetch)
+        follower.note_fetch(fetch, leader_end_offset=self.log.log_end_offset, matches=matches, now_ms=now_ms)
+        return follower
+
+    # Watermarks
+
+    def high_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
+        """How far the high watermark may go; see `in_sync_replicas`."""
+        return in_sync_replicas.high_watermark(self, image, now_ms)
+
+    def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
+        """How far deletes have reached everybody who must have them; see `low_watermark`."""
+        return low_watermark(self, image, now_ms)
+
+    def slow_at_ms(self, image: MetadataImage, now_ms: int) -> int | None:
+        """When time alone may let the low watermark rise."""
+        return slow_at_ms(self, image, now_ms)
+
+    def note_acknowledged(self, offset: Offset) -> None:
+        """A delete to `offset` was acknowledged, not to the leader alone."""
+        self.floor = max(self.floor, offset)
+
+
+def not_a_replica(fetch: FollowerFetch) -> ErrorCode:
+    """What is answered to who isn't a replica here: with a leader epoch it may know more than we do, and is to try again."""
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if fetch.leader_epoch == NO_LEADER_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def may_be_registered(broker_id: BrokerId, broker_epoch: BrokerEpoch, image: MetadataImage) -> bool:
+    """Whether a registration may be in force: the image shows it, or is too old to know it. An epoch is the revision that made it."""
+    return image.broker_epoch(broker_id) == broker_epoch or broker_epoch > image.revision

@@ -1,0 +1,137 @@
+"""What the controller decides about giving partitions other replicas (KIP-455).
+
+A reassignment keeps the old replicas beside the new ones until the whole target is in sync; `elections` completes it then. One asked
+for meanwhile takes its place: what the first was adding goes at once, or, while nobody else in sync is alive, with the old replicas.
+
+Pure: an image and a wish go in, a plan of changes and an outcome for each partition come out.
+Guards: cancelling, or changing one's mind, never empties an in-sync set, and elects uncleanly only where that is allowed.
+Sources: KIP-455, KIP-860 (replication factor), Kafka's `ReplicationControlManager.alterPartitionReassignments`. Unlike there, cancelling
+after a change of mind gives back the replicas from before the first reassignment, as the KIP says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.controller import ControllerSettings, elects_unclean
+from lowtide.replication.elections import Assignment, Election, assignment_of, elect, living_members
+from lowtide.replication.placement import check_replicas
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.steps import PartitionChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lowtide.metadata.changes import ChangePlan
+    from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+    from lowtide.metadata.records import PartitionRecord
+    from lowtide.protocol.types import BrokerId
+
+
+class Reassignment(msgspec.Struct, frozen=True):
+    """A partition, and the replicas that it is to have; None cancels what is under way."""
+
+    topic: str
+    number: int
+    replicas: tuple[BrokerId, ...] | None
+
+
+class PartitionsPlan(msgspec.Struct, frozen=True):
+    """How partitions are changed, and what is told of each, in the order of the wishes; None is a success."""
+
+    plan: ChangePlan
+    outcomes: Sequence[Refusal | None]
+
+
+def plan_reassignments(
+    image: MetadataImage, wanted: Sequence[Reassignment], settings: ControllerSettings, *, may_change_factor: bool = True
+) -> PartitionsPlan:
+    """How to begin and cancel reassignments. Of several wishes for one partition the last is carried out.
+
+    Refusals: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT.
+    """
+    changes = PartitionChanges(image)
+    outcomes: list[Refusal | None] = []
+    planned: dict[tuple[str, int], PartitionRecord | None] = {}
+    for wish in wanted:
+        outcome = _decide(image, wish, settings, may_change_factor=may_change_factor)
+        if isinstance(outcome, Refusal):
+            outcomes.append(outcome)
+        else:
+            planned[wish.topic, wish.number] = outcome
+            outcomes.append(None)
+    for (name, number), record in planned.items():
+        if record is not None:
+            topic = image.topics[name]
+            changes.add(topic.topic_id, number, topic.partitions[number], record)
+    return PartitionsPlan(changes.plan(), outcomes)
+
+
+def find_partition(image: MetadataImage, name: str, number: int) -> tuple[TopicImage, PartitionImage] | Refusal:
+    """A partition by its topic's name, or UNKNOWN_TOPIC_OR_PARTITION."""
+    topic = image.topics.get(name)
+    if topic is None:
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if not 0 <= number < len(topic.partitions):
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}.")
+    return topic, topic.partitions[number]
+
+
+def _decide(
+    image: MetadataImage, wish: Reassignment, settings: ControllerSettings, *, may_change_factor: bool
+) -> PartitionRecord | Refusal | None:
+    found = find_partition(image, wish.topic, wish.number)
+    if isinstance(found, Refusal):
+        return found
+    topic, partition = found
+    if wish.replicas is None:
+        return _cancel(image, topic, wish.number, partition, settings)
+    if not may_change_factor and (refusal := _check_factor(partition, wish.replicas)) is not None:
+        return refusal
+    reason = check_replicas(image, wish.number, wish.replicas, None, known=partition.replicas)
+    if reason is not None:
+        return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    assignment = _reassigned(image, topic, wish.number, partition, wish.replicas)
+    return elect(image, topic.topic_id, wish.number, partition, assignment=assignment)
+
+
+def _check_factor(partition: PartitionImage, replicas: Sequence[BrokerId]) -> Refusal | None:
+    have = len(assignment_of(partition).target)
+    if have == len(replicas):
+        return None
+    return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"The replication factor is changed from {have} to {len(replicas)}")
+
+
+def _reassigned(
+    image: MetadataImage, topic: TopicImage, number: int, partition: PartitionImage, target: tuple[BrokerId, ...]
+) -> Assignment:
+    """The assignment from which the target is reached: it, and behind it who is to go."""
+    original = [replica for replica in partition.replicas if replica not in partition.adding]
+    given_up = [replica for replica in partition.adding if replica not in target]
+    if any(member not in given_up for member in living_members(image, topic.topic_id, number, partition)):
+        given_up = []
+    coming = [replica for replica in target if replica not in original]
+    going = [replica for replica in original if replica not in target]
+    return Assignment((*target, *going, *given_up), tuple(sorted(coming + given_up)), tuple(sorted(going + given_up)))
+
+
+def _cancel(
+    image: MetadataImage, topic: TopicImage, number: int, partition: PartitionImage, settings: ControllerSettings
+) -> PartitionRecord | Refusal | None:
+    """Back to the replicas from before; who was being added leaves, also from the in-sync set."""
+    if not assignment_of(partition).is_moving:
+        return Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+    original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
+    unclean = elects_unclean(topic, settings)
+    if not set(original) & set(partition.isr) and not unclean:
+        text = f"Unable to revert partition assignment for {topic.name}:{number} because it would require an unclean leader election."
+        return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    election = Election.UNCLEAN if unclean else Election.ONLINE
+    record = elect(image, topic.topic_id, number, partition, election=election, assignment=Assignment(original))
+    if record is not None and not record.isr:
+        text = f"Unable to revert partition assignment for {topic.name}:{number} because none of its replicas is alive."
+        return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return record

@@ -1,0 +1,56 @@
+"""Partition changes of the controller, gathered into transactions.
+
+Guards: each change compares the partition with what was decided on, and the registrations of those it counts on; a step stays within the
+limits of a transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lowtide.metadata import keys
+from lowtide.metadata.changes import FENCES, NO_CHANGE, STEP_PARTITIONS, ChangePlan, Step
+from lowtide.metadata.records import NO_LEADER, encode
+from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare, Put
+
+if TYPE_CHECKING:
+    from lowtide.metadata.image import MetadataImage, PartitionImage
+    from lowtide.metadata.records import PartitionRecord
+    from lowtide.protocol.types import TopicId
+
+MAX_STEP_COMPARES: Final = MAX_TRANSACTION_OPERATIONS - FENCES
+"""Comparisons that a step may have of its own."""
+
+
+class PartitionChanges:
+    """Changes of partitions, in as few steps as hold them."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._steps: list[Step] = []
+        self._operations: list[Put] = []
+        self._compares: dict[bytes, Compare] = {}
+        self.count = 0
+
+    def add(self, topic_id: TopicId, number: int, before: PartitionImage, after: PartitionRecord) -> None:
+        """Change a partition, if it is still as it was and the new in-sync replicas still live under the same registrations."""
+        brokers = self._image.brokers
+        key = keys.partition(topic_id, number)
+        needed = [Compare(key, "modify", "==", before.modify_revision)]
+        if after.leader != NO_LEADER:
+            needed += [Compare(keys.broker(member), "create", "==", brokers[member].epoch) for member in after.isr]
+        if len(self._operations) == STEP_PARTITIONS or len(self._compares) + len(needed) > MAX_STEP_COMPARES:
+            self._close()
+        self._compares.update((compare.key, compare) for compare in needed)
+        self._operations.append(Put(key, encode(after)))
+        self.count += 1
+
+    def plan(self) -> ChangePlan:
+        """All of them."""
+        self._close()
+        return ChangePlan(tuple(self._steps)) if self._steps else NO_CHANGE
+
+    def _close(self) -> None:
+        if self._operations:
+            self._steps.append(Step(tuple(self._operations), tuple(self._compares.values())))
+            self._operations, self._compares = [], {}

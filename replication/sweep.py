@@ -1,0 +1,77 @@
+"""What the controller tidies up: leftovers of earlier controllers, marks that nobody needs any more; and what the cluster agrees on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lowtide.metadata import keys
+from lowtide.metadata.changes import NO_CHANGE, STEP_PARTITIONS, ChangePlan, Step
+from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, FeaturesRecord, encode
+from lowtide.metadata.store import Compare, Delete, Put
+from lowtide.replication.steps import MAX_STEP_COMPARES
+
+if TYPE_CHECKING:
+    from lowtide.metadata.broker_image import StaleMark
+    from lowtide.metadata.image import MetadataImage
+    from lowtide.protocol.types import BrokerId
+
+_AGREED: Final = FeaturesRecord(log_start_reporting=1)
+
+
+def plan_sweep(image: MetadataImage) -> ChangePlan:
+    """Delete partitions that no topic counts and that were written before this controller was elected: nobody is making them any more.
+
+    A creation or growth by an earlier controller can't go on, for its fence is gone; one by this controller has newer revisions. Each is
+    compared: a growth of its topic may write it again at any time.
+    """
+    leftovers = [
+        (keys.partition(topic_id, number), partition.modify_revision)
+        for topic_id, partitions in image.loose_partitions.items()
+        for number, partition in partitions.items()
+        if partition.modify_revision < image.controller_revision
+    ]
+    chunks = [leftovers[start : start + STEP_PARTITIONS] for start in range(0, len(leftovers), STEP_PARTITIONS)]
+    steps = [
+        Step(tuple(Delete(key) for key, _ in chunk), tuple(Compare(key, "modify", "==", revision) for key, revision in chunk))
+        for chunk in chunks
+    ]
+    return ChangePlan(tuple(steps)) if steps else NO_CHANGE
+
+
+def plan_sweep_of_marks(image: MetadataImage) -> ChangePlan:
+    """Delete the marks of stale replicas (rule R8) that no in-sync set needs any more: a member counts as stale only if it is older.
+
+    Who isn't a member now can become one only under a registration that is newer than the mark.
+    """
+    steps = []
+    for broker_id, marks in image.stale_marks.items():
+        for mark in marks:
+            if not _is_needed(image, broker_id, mark):
+                key = keys.stale(broker_id, mark.number)
+                steps.append(Step((Delete(key),), (Compare(key, "modify", "==", mark.revision),)))
+    return ChangePlan(tuple(steps)) if steps else NO_CHANGE
+
+
+def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bool:
+    for topic_id, numbers in mark.replicas.items():
+        topic = image.topic_by_id(topic_id)
+        if topic is None:
+            continue
+        for number in sorted(numbers):
+            partition = topic.partitions[number] if number < len(topic.partitions) else None
+            if partition is None or broker_id not in partition.isr:
+                continue
+            if partition.isr_epochs[partition.isr.index(broker_id)] < mark.revision:
+                return True
+    return False
+
+
+def plan_features(image: MetadataImage) -> ChangePlan:
+    """Agree that followers report their log starts, once every registered broker can. It is never taken back (KIP-107)."""
+    if image.log_start_reporting or not image.brokers:
+        return NO_CHANGE
+    if any(broker.metadata_level < LOG_START_REPORTING_LEVEL for broker in image.brokers.values()):
+        return NO_CHANGE
+    compares = [Compare(keys.FEATURES, "modify", "==", image.features_revision)]
+    compares += [Compare(keys.broker(broker_id), "create", "==", broker.epoch) for broker_id, broker in sorted(image.brokers.items())]
+    return ChangePlan((Step((Put(keys.FEATURES, encode(_AGREED)),), tuple(compares[:MAX_STEP_COMPARES])),))

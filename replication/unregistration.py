@@ -1,0 +1,48 @@
+"""What the controller decides about forgetting a broker that won't come back.
+
+New partitions get no replicas on it any more. Partitions that it has keep it as a replica until they are reassigned, as in Kafka; it left
+their in-sync sets when it died.
+
+Pure: an image and a wish go in, a plan of changes or a refusal comes out.
+Source: Kafka's `ReplicationControlManager.unregisterBroker`. Unlike there, a broker that is alive is refused: it would go on serving.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.changes import ChangePlan, Step
+from lowtide.metadata.store import ABSENT, Compare, Delete
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.refusal import Refusal
+
+if TYPE_CHECKING:
+    from lowtide.metadata.image import MetadataImage
+    from lowtide.protocol.types import BrokerId
+
+
+class Unregistration(msgspec.Struct, frozen=True):
+    """How a broker is forgotten."""
+
+    plan: ChangePlan
+
+
+def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> Unregistration | Refusal:
+    """How to forget a broker, if it is still as dead as it was.
+
+    How often it registered is kept (rule R8): a broker that takes its id later continues the count.
+    Refusals: BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for one that is alive.
+    """
+    if broker_id in image.brokers:
+        return Refusal(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is alive. Stop it first, and wait until its session has ended.")
+    known = image.known_brokers.get(broker_id)
+    if known is None:
+        return Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
+    compares = (
+        Compare(keys.broker(broker_id), "create", "==", ABSENT),
+        Compare(keys.known_broker(broker_id), "modify", "==", known.epoch),
+    )
+    return Unregistration(ChangePlan((Step((Delete(keys.known_broker(broker_id)),), compares),)))

@@ -1,0 +1,85 @@
+"""Which transactions keep a partition's records from being read as committed.
+
+A transaction is open from its first batch to its marker, and undecided from then on until the marker is committed, for until then another
+leader may not have it. The first offset of the oldest of both is where a consumer that reads committed records has to stop.
+
+Guards: the last stable offset passes no record of a transaction that isn't known to have ended everywhere.
+
+Source: KIP-98, Kafka's `ProducerStateManager.firstUnstableOffset`, `TxnMetadata`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+import msgspec
+
+from lowtide.protocol.types import Offset, ProducerId
+
+
+class CompletedTransaction(msgspec.Struct, frozen=True, gc=False):
+    """A transaction whose marker was appended. `last_offset`, the marker's, is inclusive.
+
+    `last_stable_offset` is the exclusive end of what was stable then, as soon as the marker is committed.
+    """
+
+    producer_id: ProducerId
+    first_offset: Offset
+    last_offset: Offset
+    is_aborted: bool
+    last_stable_offset: Offset
+
+
+class OpenTransactions:
+    """The transactions of one partition that are open or undecided. `any` says whether there is one, as far as is known.
+
+    Decided ones are found out when somebody asks (`first_unstable`), so that a rising high watermark costs nothing.
+    """
+
+    __slots__ = ("_open", "_undecided", "any")
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Offset, ProducerId] = OrderedDict()
+        """By first offset, the oldest first: offsets are given in order."""
+        self._undecided: deque[tuple[Offset, Offset]] = deque()
+        """First offset, and that of the marker; in the order of markers."""
+        self.any = False
+
+    def __len__(self) -> int:
+        """Open ones."""
+        return len(self._open)
+
+    def begin(self, first_offset: Offset, producer_id: ProducerId) -> None:
+        """A producer's transaction has begun here."""
+        assert not self._open or first_offset > next(reversed(self._open)), "transactions begin in the order of offsets"
+        self._open[first_offset] = producer_id
+        self.any = True
+
+    def end(self, first_offset: Offset, marker_offset: Offset, *, is_aborted: bool) -> CompletedTransaction:
+        """The marker of an open transaction was appended."""
+        producer_id = self._open.pop(first_offset)
+        self._undecided.append((first_offset, marker_offset))
+        return CompletedTransaction(producer_id, first_offset, marker_offset, is_aborted, next(iter(self._open), marker_offset + 1))
+
+    def settle(self, high_watermark: Offset) -> None:
+        """What ended below the high watermark (exclusive) is decided."""
+        undecided = self._undecided
+        while undecided and undecided[0][1] < high_watermark:
+            undecided.popleft()
+        self.any = bool(undecided or self._open)
+
+    def first_unstable(self, high_watermark: Offset) -> Offset | None:
+        """The first offset of the oldest one that is open or, below this high watermark, undecided; None without any."""
+        self.settle(high_watermark)
+        oldest = next(iter(self._open), None)
+        for first_offset, _ in self._undecided:
+            if oldest is None or first_offset < oldest:
+                oldest = first_offset
+        return oldest
+
+    def restart(self, open_transactions: Iterable[tuple[Offset, ProducerId]] = ()) -> None:
+        """Forget all, and know these, which are open, instead."""
+        self._open = OrderedDict(sorted(open_transactions))
+        self._undecided.clear()
+        self.any = bool(self._open)

@@ -1,0 +1,196 @@
+"""Which segments of a partition may go, and why: decided from segments, offsets, configuration and time, without touching a file.
+
+The rules are asked one after the other, each for the oldest segments that are left, until it keeps one:
+
+| reason | a segment goes when |
+|---|---|
+| `LOG_START` | the next one begins at or below the log start (KIP-107) |
+| `CONSUMED` | every group is past its last record, and it is older than `retention.commitoffset.ms` (KIP-68) |
+| `MIN_TIMESTAMP` | its largest timestamp is below `log.retention.min.timestamp` (KIP-47) |
+| `SIZE` | without it the partition still has `retention.bytes` |
+| `TIME` | it is older than `retention.ms` |
+
+Guards: nothing at or above the high watermark goes (KAFKA-5634); whole segments only, oldest first; an empty last segment stays. Where the
+cleanup policy has no `delete`, only the first rule is asked (KAFKA-7400). Whoever carries it out rolls the last segment first, if it goes
+too (`RetentionPlan.rolls`), and makes the new log start durable before a file goes.
+
+A segment is as old as its newest record; without a timestamp in it, as its file. A record from the future keeps its segment. For
+`MIN_TIMESTAMP` only records' own timestamps count: what has none isn't known to be below anything.
+
+Source: Kafka's UnifiedLog.deleteOldSegments and deletableSegments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from lowtide.protocol.types import NO_TIMESTAMP, Offset
+
+
+class Reason(Enum):
+    """Why segments go, as it is told."""
+
+    LOG_START = "log-start"
+    CONSUMED = "consumed"
+    MIN_TIMESTAMP = "min-timestamp"
+    SIZE = "size"
+    TIME = "time"
+
+
+class RetentionRules(Protocol):
+    """What a topic's configuration says about it: part of a log's configuration."""
+
+    @property
+    def cleanup_policy(self) -> frozenset[str]: ...
+    @property
+    def retention_ms(self) -> int: ...
+    @property
+    def retention_bytes(self) -> int: ...
+    @property
+    def log_retention_min_timestamp(self) -> int: ...
+    @property
+    def retention_commitoffset_ms(self) -> int: ...
+
+
+class SizedSegment(Protocol):
+    """A segment of a log."""
+
+    @property
+    def base_offset(self) -> Offset: ...
+    @property
+    def size(self) -> int: ...
+
+
+SegmentT = TypeVar("SegmentT", bound=SizedSegment)
+SegmentT_contra = TypeVar("SegmentT_contra", bound=SizedSegment, contravariant=True)
+
+
+class SegmentTimes(Protocol[SegmentT_contra]):
+    """When a segment's records are from. Asked only of segments that nothing else keeps; it may have to read a file."""
+
+    def largest_timestamp(self, segment: SegmentT_contra) -> int:
+        """Of its records; -1 when they have none."""
+        ...
+
+    def modified_ms(self, segment: SegmentT_contra) -> int:
+        """When its file was last written."""
+        ...
+
+
+class RetentionOffsets(NamedTuple):
+    """Where a partition stands."""
+
+    log_start_offset: Offset
+    high_watermark: Offset
+    """An exclusive end."""
+    log_end_offset: Offset
+    """An exclusive end."""
+    consumed_offset: Offset | None = None
+    """The smallest offset that any group has committed, exclusive end of what all have consumed; None when there is any doubt."""
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """Segments that go for one reason; they end at `end_offset` (exclusive)."""
+
+    reason: Reason
+    segment_count: int
+    size_bytes: int
+    first_offset: Offset
+    end_offset: Offset
+
+
+class RetentionPlan(msgspec.Struct, frozen=True):
+    """What goes, in its order. `rolls`: the last segment is among it, and a new one has to be begun before."""
+
+    deletions: tuple[Deletion, ...] = ()
+    rolls: bool = False
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The first readable offset afterwards. Only of a plan with deletions."""
+        return self.deletions[-1].end_offset
+
+
+NOTHING_GOES = RetentionPlan()
+
+
+def plan_retention(
+    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+) -> RetentionPlan:
+    """What goes now. `segments` are the log's, oldest first; `now_ms` is wall-clock time.
+
+    It costs what goes, and one segment more; with a limit of size one look at all of them.
+    """
+    deletions: list[Deletion] = []
+    number = 0
+    for reason, goes in _rules(segments, offsets, rules, times, now_ms):
+        first = number
+        while number < len(segments) and _may_go(segments, number, offsets) and goes(number):
+            number += 1
+        if number > first:
+            size_bytes = sum(segments[each].size for each in range(first, number))
+            end_offset = _end_of(segments, number - 1, offsets)
+            deletions.append(Deletion(reason, number - first, size_bytes, segments[first].base_offset, end_offset))
+    return RetentionPlan(tuple(deletions), rolls=number == len(segments)) if deletions else NOTHING_GOES
+
+
+def _end_of(segments: Sequence[SegmentT], number: int, offsets: RetentionOffsets) -> Offset:
+    return segments[number + 1].base_offset if number + 1 < len(segments) else offsets.log_end_offset
+
+
+def _may_go(segments: Sequence[SegmentT], number: int, offsets: RetentionOffsets) -> bool:
+    is_last_and_empty = number + 1 == len(segments) and not segments[number].size
+    return not is_last_and_empty and _end_of(segments, number, offsets) <= offsets.high_watermark
+
+
+def _rules(
+    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+) -> list[tuple[Reason, Callable[[int], bool]]]:
+    """The rules that are on, in their order: each says of a segment's number whether it goes, and is asked for each once, in order."""
+
+    def is_below_start(number: int) -> bool:
+        return number + 1 < len(segments) and segments[number + 1].base_offset <= offsets.log_start_offset
+
+    def is_older_than(number: int, age_ms: int) -> bool:
+        timestamp = times.largest_timestamp(segments[number])
+        return now_ms - (timestamp if timestamp >= 0 else times.modified_ms(segments[number])) > age_ms
+
+    def is_consumed(number: int) -> bool:
+        consumed = offsets.consumed_offset
+        is_past = consumed is not None and _end_of(segments, number, offsets) <= consumed
+        return is_past and is_older_than(number, rules.retention_commitoffset_ms)
+
+    def is_before_minimum(number: int) -> bool:
+        return NO_TIMESTAMP < times.largest_timestamp(segments[number]) < rules.log_retention_min_timestamp
+
+    asked: list[tuple[Reason, Callable[[int], bool]]] = [(Reason.LOG_START, is_below_start)]
+    if "delete" in rules.cleanup_policy:
+        if offsets.consumed_offset is not None and rules.retention_commitoffset_ms >= 0:
+            asked.append((Reason.CONSUMED, is_consumed))
+        if rules.log_retention_min_timestamp > 0:
+            asked.append((Reason.MIN_TIMESTAMP, is_before_minimum))
+        if rules.retention_bytes >= 0:
+            asked.append((Reason.SIZE, _size_rule(segments, rules.retention_bytes)))
+        if rules.retention_ms >= 0:
+            asked.append((Reason.TIME, lambda number: is_older_than(number, rules.retention_ms)))
+    return asked
+
+
+def _size_rule(segments: Sequence[SegmentT], retention_bytes: int) -> Callable[[int], bool]:
+    """Whether the partition is still as large as it may be, without a segment and all before it."""
+    left = -1
+
+    def is_too_much(number: int) -> bool:
+        nonlocal left
+        if left < 0:
+            left = sum(segments[each].size for each in range(number, len(segments)))
+        if left - segments[number].size < retention_bytes:
+            return False
+        left -= segments[number].size
+        return True
+
+    return is_too_much

@@ -1,0 +1,256 @@
+"""The metadata store of a simulated cluster, and each broker's way to it: slow, cut, ambiguous, silent.
+
+One `MemoryStore` stands for etcd: it outlives the brokers, and what is on its way to it or from it outlives them too. A `StoreLink` is
+the way of one process. What may go wrong on it:
+
+* requests and answers take time, and may be held up so long that the asker has given up; the request is carried out all the same
+* a request is lost, or its answer is: after a while the asker is told that it isn't known
+* the way is cut, in one direction or in both; a watch is then silent, or, when its connection breaks, ends
+* what a watch brings lags, for each broker by itself
+* the store is away for a while (`stop`, `start`): nobody's lease ends meanwhile, and all begin anew, as etcd does it
+
+`SharedStore.image` is the truth: the metadata as they stand in the store, which brokers see a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from contextvars import Context
+from typing import Any, Final, TypeVar
+
+from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.memory import MemoryDisk, MemoryStore
+from lowtide.metadata.store import (
+    AmbiguousError,
+    Batch,
+    Compare,
+    KeyValue,
+    LeaseId,
+    MetadataStoreError,
+    Operation,
+    Revision,
+    TransactionResult,
+    UnavailableError,
+)
+from lowtide.runtime.clock import SimulatedClock
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_loop import SimulatedLoop
+
+T = TypeVar("T")
+
+PREFIX: Final = b"/lowtide/"
+REQUEST_TIMEOUT_S: Final = 2.0
+"""How long an asker waits for an answer: what the session to etcd waits."""
+
+HELD_UP_S: Final = 3.0
+"""How late a request that was held up may arrive."""
+
+_BATCHES_AT_ONCE: Final = 1000
+_LOOK_S: Final = 0.02
+
+
+class SharedStore:
+    """See the module."""
+
+    def __init__(self, loop: SimulatedLoop, random: Random) -> None:
+        """An empty store."""
+        self.loop = loop
+        self.disk = MemoryDisk()
+        self.image = MetadataImage()
+        self.is_away = False
+        self._store = MemoryStore(self.disk, clock=SimulatedClock(loop), random=random, loop=loop)
+        # Of no process: what is carried here goes on when those who sent it are stopped or dead.
+        self._context = Context()
+        self._carried: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def store(self) -> MemoryStore:
+        """The store itself. Errors: UnavailableError while it is away."""
+        if self.is_away:
+            message = "simulated: the metadata store is away"
+            raise UnavailableError(message)
+        return self._store
+
+    def follow(self, listener: Callable[[MetadataImage, Batch], None]) -> None:
+        """Bring `image` up to date. `listener` is called after each change, with the image before it."""
+        engine = self._store.engine
+        if engine.revision == self.image.revision:
+            return
+        for batch in engine.batches_from(self.image.revision + 1, _BATCHES_AT_ONCE):
+            before = self.image
+            self.image, _ = before.apply(batch, prefix=PREFIX)
+            listener(before, batch)
+
+    def stop(self) -> None:
+        """Go away. What was being written is written."""
+        self.is_away = True
+        self._store.suspend_leases()
+
+    def start(self) -> None:
+        """Come back."""
+        if self.is_away:
+            self.is_away = False
+            self._store.restart_leases()
+
+    def carry(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something that belongs to no process."""
+
+        async def run() -> None:
+            await work()
+
+        task = self.loop.create_task(run(), name="on the way to the store", context=self._context.copy())
+        self._carried[task] = None
+        task.add_done_callback(self._forget, context=self._context.copy())
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self._carried[task]
+
+
+class StoreLink:
+    """The `OwnedStore` of one process. Its faults are settable at any time, and outlive a process that is replaced by `renew`."""
+
+    def __init__(self, shared: SharedStore, random: Random, effects: Counter[str]) -> None:
+        """`effects` counts what went wrong."""
+        self._shared = shared
+        self._random = random
+        self._effects = effects
+        self._breaks = 0
+        self._closed = False
+        self.delay_ms = (0.1, 1.5)
+        self.watch_lag_ms = (0.0, 1.0)
+        self.requests_are_cut = False
+        self.answers_are_cut = False
+        self.loss = 0.0
+        """The share of requests that meet one of the fates of `_fate`."""
+
+    @property
+    def failure(self) -> str | None:
+        """See `OwnedStore.failure`."""
+        return None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether answers and watches don't get through."""
+        return self.requests_are_cut or self.answers_are_cut
+
+    def renew(self) -> StoreLink:
+        """The same way, for the next process."""
+        link = StoreLink(self._shared, self._random, self._effects)
+        link.delay_ms, link.watch_lag_ms, link.loss = self.delay_ms, self.watch_lag_ms, self.loss
+        link.requests_are_cut, link.answers_are_cut = self.requests_are_cut, self.answers_are_cut
+        self._closed = True
+        return link
+
+    def heal(self) -> None:
+        """No more faults."""
+        self.delay_ms, self.watch_lag_ms, self.loss = (0.1, 1.5), (0.0, 1.0), 0.0
+        self.requests_are_cut = self.answers_are_cut = False
+
+    def break_watches(self) -> None:
+        """The connection of the watches breaks: each ends with an error."""
+        self._breaks += 1
+
+    async def get(self, key: bytes) -> KeyValue | None:
+        """See `MetadataStore.get`."""
+        return await self._ask(lambda store: store.get(key), changes=False)
+
+    async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
+        """See `MetadataStore.range`."""
+        return await self._ask(lambda store: store.range(prefix), changes=False)
+
+    async def revision(self) -> Revision:
+        """See `MetadataStore.revision`."""
+        return await self._ask(lambda store: store.revision(), changes=False)
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
+        """See `MetadataStore.transact`."""
+        return await self._ask(lambda store: store.transact(compares, operations, otherwise), changes=True)
+
+    async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
+        """See `MetadataStore.lease_grant`."""
+        return await self._ask(lambda store: store.lease_grant(time_to_live_ms), changes=False)
+
+    async def lease_keep_alive(self, lease: LeaseId) -> None:
+        """See `MetadataStore.lease_keep_alive`."""
+        await self._ask(lambda store: store.lease_keep_alive(lease), changes=False)
+
+    async def lease_revoke(self, lease: LeaseId) -> None:
+        """See `MetadataStore.lease_revoke`."""
+        await self._ask(lambda store: store.lease_revoke(lease), changes=True)
+
+    async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
+        """See `MetadataStore.watch`."""
+        breaks = self._breaks
+        await asyncio.sleep(self._delay_s())
+        async with aclosing(self._shared.store.watch(prefix, start_revision)) as batches:
+            async for batch in batches:
+                await asyncio.sleep(self._random.uniform(*self.watch_lag_ms) / 1000)
+                if self.is_cut or self._shared.is_away:
+                    self._effects["watch held up"] += 1
+                while self.is_cut or self._shared.is_away:  # noqa: ASYNC110 - virtual time: looking again costs nothing
+                    await asyncio.sleep(_LOOK_S)
+                if self._breaks != breaks:
+                    self._effects["watch broken"] += 1
+                    message = "simulated: the connection broke"
+                    raise UnavailableError(message)
+                yield batch
+
+    async def close(self) -> None:
+        """See `OwnedStore.close`."""
+        self._closed = True
+
+    async def _ask(self, operation: Callable[[MemoryStore], Awaitable[T]], *, changes: bool) -> T:
+        if self._closed:
+            message = "simulated: the session is closed"
+            raise UnavailableError(message)
+        answer: asyncio.Future[Any] = self._shared.loop.create_future()
+        fate = self._fate() if self.loss else None
+        self._shared.carry(lambda: self._carry(operation, answer, fate))
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                result: T = await answer
+        except TimeoutError:
+            message = "simulated: no answer"
+            if changes:
+                raise AmbiguousError(message) from None
+            raise UnavailableError(message) from None
+        return result
+
+    def _fate(self) -> str | None:
+        if self._random.random() >= self.loss:
+            return None
+        fate = self._random.choice(("lost", "unanswered", "held up", "refused"))
+        self._effects[f"store request {fate}"] += 1
+        return fate
+
+    async def _carry(self, operation: Callable[[MemoryStore], Awaitable[Any]], answer: asyncio.Future[Any], fate: str | None) -> None:
+        await asyncio.sleep(self._delay_s() if fate != "held up" else self._random.uniform(0, HELD_UP_S))
+        if self.requests_are_cut or fate == "lost":
+            self._effects["store request cut off"] += self.requests_are_cut
+            return
+        outcome: Any
+        try:
+            if fate == "refused":
+                message = "simulated: not now"
+                raise UnavailableError(message)
+            outcome = await operation(self._shared.store)
+        except MetadataStoreError as error:
+            outcome = error
+        await asyncio.sleep(self._delay_s())
+        if self.answers_are_cut or fate == "unanswered":
+            self._effects["store answer cut off"] += self.answers_are_cut
+            return
+        if not answer.done():
+            if isinstance(outcome, MetadataStoreError):
+                answer.set_exception(outcome)
+                answer.exception()  # Whoever asked may be dead.
+            else:
+                answer.set_result(outcome)
+
+    def _delay_s(self) -> float:
+        return self._random.uniform(*self.delay_ms) / 1000

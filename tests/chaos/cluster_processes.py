@@ -1,0 +1,345 @@
+"""A cluster of real processes: an etcd and several `lowtide serve`, on free loopback ports, each with a directory of its own.
+
+Only what was started here is signalled, by its id, and everything is gone at the end. With `links` brokers reach each other through
+proxies (`links.py`). Whoever waits, waits for what a broker says: a log line, or what it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition
+from lowtide.testing.client import ConnectionLostError, WireClient
+from lowtide.testing.etcd import EtcdCluster, EtcdProcess, free_ports
+
+from .asking import (
+    CREATE_TOPICS_VERSION,
+    DELETE_RECORDS_VERSION,
+    EARLIEST,
+    FETCH_VERSION,
+    LATEST,
+    LIST_OFFSETS_VERSION,
+    PRODUCE_VERSION,
+    delete_request,
+    fetch_request,
+    offsets_request,
+    only_row,
+    produce_request,
+    records_from,
+    topic_request,
+)
+from .links import Links
+from .namespaces import HUB, Namespaces
+from .serving import HOST, ServeProcess
+
+METADATA_VERSION = 12
+LIMIT_S = 30.0
+"""For whatever has to happen. Generous: the machine may be busy."""
+
+ANSWER_LIMIT_S = 3.0
+"""For what a broker answers from memory."""
+
+LOOK_AGAIN_S = 0.01
+
+SESSION_TIMEOUT_S, LAG_S = 2.0, 3.0
+QUICK = (
+    f"broker.session.timeout.ms={int(SESSION_TIMEOUT_S * 1000)}",
+    "broker.heartbeat.interval.ms=250",
+    f"replica.lag.time.max.ms={int(LAG_S * 1000)}",
+    "auto.create.topics.enable=false",
+    "auto.leader.rebalance.enable=false",
+    "min.insync.replicas=2",
+)
+"""Brokers that are given up sooner than by default, and leaders that move only when a test wants it."""
+
+
+class ClusterProcesses:
+    """See the module. Used as `async with`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *settings: str,
+        brokers: int = 3,
+        links: bool = False,
+        etcd_members: int = 1,
+        namespaces: Namespaces | None = None,
+    ) -> None:
+        """With `namespaces`, who calls is in their hub."""
+        self.directory = directory
+        self.ids = tuple(range(1, brokers + 1))
+        self.directories = {broker_id: directory / f"broker-{broker_id}" for broker_id in self.ids}
+        """Where each broker's log directory is at its next start."""
+        self.further: dict[int, list[str]] = {broker_id: [] for broker_id in self.ids}
+        """Further settings of each broker from its next start on."""
+        self.brokers: dict[int, ServeProcess] = {}
+        self.past: list[tuple[int, ServeProcess]] = []
+        self.links: Links | None = None
+        self.frozen: set[int] = set()
+        self._settings = (*QUICK, *settings)
+        self._with_links = links
+        self._namespaces = namespaces
+        self._hosts = {broker_id: HOST if namespaces is None else namespaces.address(broker_id) for broker_id in self.ids}
+        self._etcd: EtcdProcess | EtcdCluster = (
+            EtcdProcess(directory / "etcd", host=HOST if namespaces is None else HUB)
+            if etcd_members == 1
+            else EtcdCluster(directory / "etcd", members=etcd_members)
+        )
+        self._ports = dict(zip(self.ids, free_ports(brokers), strict=True))
+        self._peer_ports = dict(zip(self.ids, free_ports(brokers), strict=True))
+        self._connections: dict[int, WireClient] = {}
+        self._troubled: dict[int, float] = {}
+
+    async def __aenter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self._etcd.__enter__)
+        try:
+            if self._with_links:
+                self.links = await Links(self._peer_ports).__aenter__()
+            await self.start(*self.ids)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.forget_connections()
+        for broker in self.brokers.values():
+            await broker.kill()
+        if self.links is not None:
+            await self.links.__aexit__()
+        await asyncio.to_thread(self._etcd.__exit__, None, None, None)
+
+    # ------------------------------------------------------------------ lives
+    @property
+    def etcd(self) -> EtcdProcess:
+        """Its only member, or the first."""
+        return self._etcd if isinstance(self._etcd, EtcdProcess) else self._etcd.members[0]
+
+    @property
+    def etcd_members(self) -> list[EtcdProcess]:
+        """All members."""
+        return [self._etcd] if isinstance(self._etcd, EtcdProcess) else self._etcd.members
+
+    @property
+    def bootstrap(self) -> str:
+        """For client libraries."""
+        return ",".join(f"{self._hosts[broker_id]}:{port}" for broker_id, port in self._ports.items())
+
+    async def start(self, *broker_ids: int) -> None:
+        """Start brokers, together; returns when all serve."""
+        for broker_id in broker_ids:
+            await self.launch(broker_id)
+        for broker_id in broker_ids:
+            await self.brokers[broker_id].wait_ready()
+            self._troubled[broker_id] = time.monotonic()
+
+    async def launch(self, broker_id: int) -> None:
+        """Start a broker, and don't wait for it."""
+        if broker_id in self.brokers:
+            self.past.append((broker_id, self.brokers[broker_id]))
+        broker = self.brokers[broker_id] = ServeProcess(
+            self.directories[broker_id],
+            *self._settings_of(broker_id),
+            metadata=f"etcd://{','.join(member.endpoint for member in self.etcd_members)}",
+            within=() if self._namespaces is None else self._namespaces.command(broker_id),
+        )
+        await broker.launch()
+
+    async def kill(self, *broker_ids: int) -> None:
+        """SIGKILL, all before the end of any is waited for."""
+        for broker_id in broker_ids:
+            self.brokers[broker_id].kill_now()
+        for broker_id in broker_ids:
+            self._troubled[broker_id] = time.monotonic()
+            self.frozen.discard(broker_id)
+            self._drop_connection(broker_id)
+            await self.brokers[broker_id].kill()
+
+    async def restart(self, *broker_ids: int) -> None:
+        """SIGKILL and a new life."""
+        await self.kill(*broker_ids)
+        await self.start(*broker_ids)
+
+    async def terminate(self, broker_id: int) -> int:
+        """SIGTERM; returns the exit code."""
+        self._troubled[broker_id] = time.monotonic()
+        self._drop_connection(broker_id)
+        return await self.brokers[broker_id].terminate()
+
+    def freeze(self, broker_id: int) -> None:
+        """SIGSTOP."""
+        self.frozen.add(broker_id)
+        self._drop_connection(broker_id)
+        self.brokers[broker_id].freeze()
+
+    def thaw(self, broker_id: int) -> None:
+        """SIGCONT."""
+        self.frozen.discard(broker_id)
+        self._troubled[broker_id] = time.monotonic()
+        self.brokers[broker_id].thaw()
+
+    def was_well_since(self, broker_id: int, moment: float) -> bool:
+        """Whether a broker has served, and wasn't frozen, ever since (on the monotonic clock)."""
+        return broker_id in self.awake and self._troubled.get(broker_id, -1.0) < moment
+
+    @property
+    def awake(self) -> list[int]:
+        """Brokers that should answer."""
+        return [
+            broker_id
+            for broker_id, broker in self.brokers.items()
+            if broker.is_running and broker.is_ready and broker_id not in self.frozen
+        ]
+
+    def check_no_faults(self) -> None:
+        """No broker, dead or alive, said that something of its own went wrong."""
+        faults = {f"broker {broker_id}": broker.faults for broker_id, broker in [*self.past, *self.brokers.items()]}
+        assert not any(faults.values()), faults
+
+    # ------------------------------------------------------------------ requests
+    async def connect(self, broker_id: int) -> WireClient:
+        """A connection of one's own. Errors: OSError, TimeoutError included."""
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            return await WireClient.connect(self._hosts[broker_id], self._ports[broker_id])
+
+    async def ask(self, broker_id: int, request: Any, version: int, *, limit_s: float = ANSWER_LIMIT_S) -> Any:
+        """The answer of a broker. Errors: OSError when it can't be reached, dies or says nothing for so long."""
+        client = self._connections.get(broker_id)
+        if client is None or client.lost:
+            client = self._connections[broker_id] = await self.connect(broker_id)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await client.request(request, version)
+        except TimeoutError:
+            self._drop_connection(broker_id)
+            raise ConnectionLostError(f"broker {broker_id} did not answer {type(request).__name__} within {limit_s} s") from None
+
+    async def metadata(self, broker_id: int, *topics: str) -> MetadataResponse:
+        """What a broker says of topics, of all without names. Errors: OSError."""
+        wanted = [MetadataRequestTopic(name=name) for name in topics] if topics else None
+        return await self.ask(broker_id, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA_VERSION)
+
+    async def partition(self, topic: str, number: int = 0, *, of: int | None = None) -> MetadataResponsePartition | None:
+        """What a broker, or any that is awake, says of a partition; None if nobody says anything."""
+        for broker_id in self.awake if of is None else [of]:
+            with contextlib.suppress(OSError):
+                answer = (await self.metadata(broker_id, topic)).topics[0]
+                for row in answer.partitions:
+                    if row.partition_index == number:
+                        return row
+        return None
+
+    async def until_partition(
+        self, topic: str, condition: Callable[[MetadataResponsePartition], bool], number: int = 0, *, of: int | None = None
+    ) -> MetadataResponsePartition:
+        """Wait until a broker, or any that is awake, says so of a partition."""
+        row: MetadataResponsePartition | None = None
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while True:
+                    row = await self.partition(topic, number, of=of)
+                    if row is not None and condition(row):
+                        return row
+                    await asyncio.sleep(LOOK_AGAIN_S)
+        except TimeoutError:
+            raise AssertionError(f"what was waited for of {topic}-{number} did not come; last: {row}\n{self.tail()}") from None
+
+    async def until_in_sync(self, topic: str, number: int = 0, *, members: set[int] | None = None) -> MetadataResponsePartition:
+        """Wait until all replicas, or just these, are in sync, as each broker that is awake sees it."""
+        row = None
+        for broker_id in self.awake:
+            row = await self.until_partition(
+                topic, lambda row: row.leader_id >= 0 and set(row.isr_nodes) == (members or set(row.replica_nodes)), number, of=broker_id
+            )
+        assert row is not None
+        return row
+
+    async def until(self, what: str, condition: Callable[[], Awaitable[bool]], *, limit_s: float = LIMIT_S) -> float:
+        """Wait until it holds; returns the seconds that took."""
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    with contextlib.suppress(OSError):
+                        if await condition():
+                            return time.monotonic() - begun
+                    await asyncio.sleep(LOOK_AGAIN_S)
+        except TimeoutError:
+            raise AssertionError(f"{what}: it did not come within {limit_s} s\n{self.tail()}") from None
+
+    async def create_topic(
+        self, name: str, assignment: Sequence[Sequence[int]] | None = None, *, partitions: int = -1, configs: dict[str, str] | None = None
+    ) -> None:
+        """Through any broker; returns when all replicas are in sync, as all brokers see it."""
+        request = topic_request(name, assignment, partitions=partitions, configs=configs)
+        answer = await self.ask(self.awake[-1], request, CREATE_TOPICS_VERSION, limit_s=LIMIT_S)
+        assert answer.topics[0].error_code == ErrorCode.NONE, (ErrorCode(answer.topics[0].error_code), answer.topics[0].error_message)
+        for number in range(len(assignment) if assignment else max(partitions, 1)):
+            await self.until_in_sync(name, number)
+
+    async def produce(
+        self, broker_id: int, topic: str, values: Sequence[bytes], *, partition: int = 0, acks: int = -1, timeout_ms: int = 10_000
+    ) -> Any:
+        """The answer's row. Errors: OSError."""
+        request = produce_request(topic, partition, values, acks=acks, timeout_ms=timeout_ms)
+        return only_row(await self.ask(broker_id, request, PRODUCE_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S))
+
+    async def delete(
+        self, broker_id: int, topic: str, offset: int, *, partition: int = 0, timeout_ms: int = 10_000, leader_only: bool = False
+    ) -> Any:
+        """The answer's row. Errors: OSError."""
+        request = delete_request(topic, partition, offset, timeout_ms=timeout_ms, leader_only=leader_only)
+        return only_row(await self.ask(broker_id, request, DELETE_RECORDS_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S))
+
+    async def fetch(self, broker_id: int, topic: str, offset: int, *, partition: int = 0) -> tuple[Any, dict[int, bytes]]:
+        """The answer's row and its records, as a client delivers them. Errors: OSError."""
+        row = only_row(await self.ask(broker_id, fetch_request(topic, partition, offset), FETCH_VERSION))
+        return row, records_from(row.records, offset)
+
+    async def bounds(self, broker_id: int, topic: str, *, partition: int = 0) -> tuple[int, int] | ErrorCode:
+        """Log start and log end for readers. Errors: OSError."""
+        found = []
+        for timestamp in (EARLIEST, LATEST):
+            row = only_row(await self.ask(broker_id, offsets_request(topic, partition, timestamp), LIST_OFFSETS_VERSION))
+            if row.error_code != ErrorCode.NONE:
+                return ErrorCode(row.error_code)
+            found.append(row.offset)
+        return found[0], found[1]
+
+    def tail(self, lines: int = 12) -> str:
+        """The last log lines of every broker, for a message."""
+        told = []
+        for broker_id, broker in self.brokers.items():
+            told += [
+                f"broker {broker_id}: {' '.join(str(value) for value in line.values())}" for line in broker.lines[-lines:]
+            ] + broker.noise
+        return "\n".join(told)
+
+    def forget_connections(self) -> None:
+        """Close every connection of `ask`."""
+        for broker_id in list(self._connections):
+            self._drop_connection(broker_id)
+
+    def _drop_connection(self, broker_id: int) -> None:
+        client = self._connections.pop(broker_id, None)
+        if client is not None:
+            client.close()
+
+    def _settings_of(self, broker_id: int) -> list[str]:
+        port, peer_port = self._ports[broker_id], self._peer_ports[broker_id]
+        listening = [f"listeners=PLAINTEXT://{self._hosts[broker_id]}:{port}"]
+        if self.links is not None:
+            listening = [
+                f"listeners=CLIENTS://{HOST}:{port},PEERS://{HOST}:{peer_port}",
+                f"advertised.listeners=CLIENTS://{HOST}:{port},PEERS://{HOST}:{self.links.ports[broker_id]}",
+                "listener.security.protocol.map=CLIENTS:PLAINTEXT,PEERS:PLAINTEXT",
+                "inter.broker.listener.name=PEERS",
+            ]
+        return [*self._settings, f"node.id={broker_id}", *listening, *self.further[broker_id]]

@@ -1,0 +1,45 @@
+"""A broker that stops in good order: others lead before it has gone, and its lease needn't end for that."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lowtide import LowtideCluster
+
+PARTITIONS = 12
+SESSION_S = 4.0
+
+
+def leaders(address: str) -> dict[int, tuple[int, list[int]]]:
+    """Leader and ISR of each partition, as one broker tells them."""
+    known = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=10)
+    return {number: (each.leader, sorted(each.isrs)) for number, each in known.topics["t"].partitions.items()}
+
+
+def test_a_stop_moves_leaderships_first_and_ends_isr_memberships() -> None:
+    with LowtideCluster(brokers=3) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for made in admin.create_topics([NewTopic("t", PARTITIONS, 3)]).values():
+            made.result()
+        stopping, *others = cluster.broker_ids
+        before = leaders(cluster.address(others[0]))
+        assert any(leader == stopping for leader, _ in before.values())
+        begun = time.monotonic()
+        cluster.stop_broker(stopping)
+        assert time.monotonic() - begun < SESSION_S / 2
+        for other in others:
+            after = leaders(cluster.address(other))
+            assert {tuple(isr) for _, isr in after.values()} == {tuple(others)}
+            assert {leader for leader, _ in after.values()} == set(others)
+
+
+def test_brokers_that_all_stop_dont_wait_for_each_other() -> None:
+    cluster = LowtideCluster(brokers=3)
+    with cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for made in admin.create_topics([NewTopic("t", PARTITIONS, 3), NewTopic("alone", PARTITIONS, 1)]).values():
+            made.result()
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 2 * SESSION_S

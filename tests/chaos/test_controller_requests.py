@@ -1,0 +1,229 @@
+"""What only the controller decides, asked of brokers that aren't it: three real brokers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide import LowtideCluster
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest
+from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopicPartitions
+from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from lowtide.testing.client import WireClient
+
+DEADLINE_S = 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LowtideCluster]:
+    with LowtideCluster(brokers=3) as running:
+        yield running
+
+
+def ask(cluster: LowtideCluster, broker_id: int, request: Any, version: int | None = None) -> Any:
+    """A broker's answer, in the newest version unless another is given."""
+
+    async def once() -> Any:
+        host, _, port = cluster.address(broker_id).rpartition(":")
+        client = await WireClient.connect(host, int(port))
+        try:
+            return await client.request(request, type(request).VERSIONS.high if version is None else version)
+        finally:
+            client.close()
+
+    return asyncio.run(once())
+
+
+def others_than_the_controller(cluster: LowtideCluster) -> list[int]:
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    controller = ask(cluster, 1, request, 0).controller_id
+    return [broker_id for broker_id in cluster.broker_ids if broker_id != controller]
+
+
+def partitions_of(cluster: LowtideCluster, broker_id: int, name: str) -> list[Any]:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+    return ask(cluster, broker_id, request).topics[0].partitions
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {DEADLINE_S} s"
+        time.sleep(0.02)
+
+
+def topic(name: str, *replicas: list[int]) -> CreateTopicsRequest:
+    assignments = [CreatableReplicaAssignment(partition_index=number, broker_ids=ids) for number, ids in enumerate(replicas)]
+    row = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments, configs=[])
+    return CreateTopicsRequest(topics=[row], timeout_ms=20_000, validate_only=False)
+
+
+@pytest.mark.parametrize("version", [2, 4, 5, 7])
+def test_topics_are_made_grown_and_deleted_by_any_broker(cluster: LowtideCluster, version: int) -> None:
+    """In every form of the messages; the broker that was asked shows it when it has answered."""
+    for broker_id in others_than_the_controller(cluster):
+        name = f"by-{broker_id}-{version}"
+        (row,) = ask(cluster, broker_id, topic(name, [1, 2, 3], [2, 3, 1]), version).topics
+        assert (row.name, row.error_code) == (name, ErrorCode.NONE)
+        assert len(partitions_of(cluster, broker_id, name)) == 2
+        again = ask(cluster, broker_id, topic(name, [1]), version).topics[0]
+        assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        growth = CreatePartitionsTopic(name=name, count=5, assignments=None)
+        (row,) = ask(cluster, broker_id, CreatePartitionsRequest(topics=[growth], timeout_ms=20_000, validate_only=False)).results
+        assert row.error_code == ErrorCode.NONE
+        assert [len(each.replica_nodes) for each in partitions_of(cluster, broker_id, name)] == [3] * 5
+        (row,) = ask(
+            cluster, broker_id, DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[], timeout_ms=20_000)
+        ).responses
+        assert (row.name, row.error_code) == (name, ErrorCode.NONE)
+        assert partitions_of(cluster, broker_id, name) == []
+
+
+def test_topics_are_made_automatically_on_any_broker(cluster: LowtideCluster) -> None:
+    """A client that asks for metadata finds the topic when it asks again."""
+    for broker_id in others_than_the_controller(cluster):
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=f"auto-{broker_id}")], allow_auto_topic_creation=True)
+        assert ask(cluster, broker_id, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        until(lambda broker_id=broker_id: partitions_of(cluster, broker_id, f"auto-{broker_id}") != [])
+
+
+def test_elections(cluster: LowtideCluster) -> None:
+    """What is answered when nothing has to be done, and for what doesn't exist."""
+    asked = others_than_the_controller(cluster)[0]
+    assert ask(cluster, asked, topic("voting", [2, 1], [3, 2])).topics[0].error_code == ErrorCode.NONE
+    wanted = [ElectLeadersTopicPartitions(topic="voting", partitions=[0, 9]), ElectLeadersTopicPartitions(topic="none", partitions=[0])]
+    for version, election_type in ((0, 0), (1, 0), (2, 0), (2, 1)):
+        answer = ask(cluster, asked, ElectLeadersRequest(election_type=election_type, topic_partitions=wanted), version)
+        rows = [[(row.partition_id, row.error_code) for row in each.partition_result] for each in answer.replica_election_results]
+        not_needed, unknown = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert rows == [[(0, not_needed), (9, unknown)], [(0, unknown)]]
+    everything = ask(cluster, asked, ElectLeadersRequest(topic_partitions=None))
+    assert all(each.partition_result == [] for each in everything.replica_election_results)
+    assert "voting" in {each.topic for each in everything.replica_election_results}
+    strange = ask(cluster, asked, ElectLeadersRequest(election_type=7, topic_partitions=wanted))
+    assert strange.error_code == ErrorCode.INVALID_REQUEST
+
+
+def reassign(cluster: LowtideCluster, name: str, replicas: list[int] | None, number: int = 0, **options: Any) -> int:
+    row = ReassignablePartition(partition_index=number, replicas=replicas)
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=name, partitions=[row])], **options)
+    answer = ask(cluster, others_than_the_controller(cluster)[0], request)
+    assert answer.error_code == ErrorCode.NONE
+    return answer.responses[0].partitions[0].error_code
+
+
+def moving(cluster: LowtideCluster) -> dict[str, list[Any]]:
+    answer = ask(cluster, others_than_the_controller(cluster)[0], ListPartitionReassignmentsRequest())
+    assert answer.error_code == ErrorCode.NONE
+    return {each.name: each.partitions for each in answer.topics}
+
+
+def test_refused_reassignments(cluster: LowtideCluster) -> None:
+    """Kafka's codes, in its order."""
+    assert ask(cluster, 1, topic("stays", [1, 2])).topics[0].error_code == ErrorCode.NONE
+    assert reassign(cluster, "none", [1]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert reassign(cluster, "stays", [1], number=3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert reassign(cluster, "stays", None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert reassign(cluster, "stays", []) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(cluster, "stays", [1, 1]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(cluster, "stays", [1, 9]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(cluster, "stays", [1, 9, 9], allow_replication_factor_change=False) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert reassign(cluster, "stays", [1], timeout_ms=0) == ErrorCode.REQUEST_TIMED_OUT
+    assert moving(cluster) == {}
+
+
+def test_fewer_replicas_and_another_order_need_no_moving(cluster: LowtideCluster) -> None:
+    """The first of the new replicas is the preferred leader; it leads when it is asked to."""
+    asked = others_than_the_controller(cluster)[0]
+    assert ask(cluster, asked, topic("shrinks", [1, 2, 3])).topics[0].error_code == ErrorCode.NONE
+    assert reassign(cluster, "shrinks", [3, 1]) == ErrorCode.NONE
+    until(lambda: [each.replica_nodes for each in partitions_of(cluster, asked, "shrinks")] == [[3, 1]])
+    (row,) = partitions_of(cluster, asked, "shrinks")
+    assert (row.leader_id, sorted(row.isr_nodes)) == (1, [1, 3])
+    wanted = [ElectLeadersTopicPartitions(topic="shrinks", partitions=[0])]
+    answer = ask(cluster, asked, ElectLeadersRequest(topic_partitions=wanted))
+    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.NONE
+    until(lambda: partitions_of(cluster, asked, "shrinks")[0].leader_id == 3)
+
+
+def folders(cluster: LowtideCluster, name: str) -> set[int]:
+    """The brokers that have a log of a topic's first partition."""
+    directory = Path(cluster.data_directory)
+    return {broker_id for broker_id in cluster.broker_ids if (directory / f"broker-{broker_id}" / f"{name}-0").exists()}
+
+
+def test_a_partition_moves_to_another_broker_with_what_is_in_it(cluster: LowtideCluster) -> None:
+    """The new replica catches up, the old one goes, and another leads if the old one did."""
+    asked = others_than_the_controller(cluster)[0]
+    assert ask(cluster, asked, topic("moves", [1, 2])).topics[0].error_code == ErrorCode.NONE
+    assert reassign(cluster, "moves", [3, 2]) == ErrorCode.NONE
+    until(lambda: [each.replica_nodes for each in partitions_of(cluster, asked, "moves")] == [[3, 2]])
+    (row,) = partitions_of(cluster, asked, "moves")
+    assert sorted(row.isr_nodes) == [2, 3]
+    assert row.leader_id in {2, 3}
+    assert moving(cluster) == {}
+    until(lambda: folders(cluster, "moves") == {2, 3})
+
+
+def test_a_move_to_a_broker_that_is_away_can_be_cancelled() -> None:
+    """Meanwhile it is listed with who comes and who goes."""
+    with LowtideCluster(brokers=3) as cluster:
+        away = others_than_the_controller(cluster)[1]
+        stays = [broker_id for broker_id in cluster.broker_ids if broker_id != away]
+        assert ask(cluster, 1, topic("waits", stays)).topics[0].error_code == ErrorCode.NONE
+        assert ask(cluster, 1, topic("other", [*stays, away])).topics[0].error_code == ErrorCode.NONE
+        assert reassign(cluster, "other", stays) == ErrorCode.NONE
+        cluster.stop_broker(away)
+        assert reassign_from(cluster, stays[0], "waits", [away, stays[0]]) == ErrorCode.NONE
+        answer = ask(cluster, stays[0], ListPartitionReassignmentsRequest())
+        (row,) = answer.topics[0].partitions
+        assert (row.adding_replicas, row.removing_replicas) == ([away], [stays[1]])
+        assert row.replicas == [away, stays[0], stays[1]]
+        assert reassign_from(cluster, stays[0], "waits", None) == ErrorCode.NONE
+        assert ask(cluster, stays[0], ListPartitionReassignmentsRequest()).topics == []
+        until(lambda: sorted(partitions_of(cluster, stays[0], "waits")[0].replica_nodes) == stays)
+
+
+def reassign_from(cluster: LowtideCluster, asked: int, name: str, replicas: list[int] | None) -> int:
+    row = ReassignablePartition(partition_index=0, replicas=replicas)
+    answer = ask(cluster, asked, AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=name, partitions=[row])]))
+    return answer.responses[0].partitions[0].error_code
+
+
+def test_a_broker_that_was_away_removes_what_is_not_its_own_any_more() -> None:
+    """Logs of a topic that was deleted, of one made anew, of a partition that moved away: none is served, or taken for another."""
+    with LowtideCluster(brokers=3) as cluster:
+        away = others_than_the_controller(cluster)[0]
+        one, other = (broker_id for broker_id in cluster.broker_ids if broker_id != away)
+        for name in ("deleted", "anew", "moved"):
+            assert ask(cluster, one, topic(name, [one, away])).topics[0].error_code == ErrorCode.NONE
+            until(lambda name=name: folders(cluster, name) == {one, away})
+        cluster.stop_broker(away)
+        for name in ("deleted", "anew"):
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[], timeout_ms=20_000)
+            assert ask(cluster, one, request).responses[0].error_code == ErrorCode.NONE
+        assert ask(cluster, one, topic("anew", [one, other])).topics[0].error_code == ErrorCode.NONE
+        assert reassign_from(cluster, one, "moved", [one, other]) == ErrorCode.NONE
+        until(lambda: sorted(partitions_of(cluster, one, "moved")[0].isr_nodes) == sorted([one, other]))
+        assert folders(cluster, "deleted") == {away}
+        cluster.start_broker(away)
+        until(lambda: folders(cluster, "deleted") == set())
+        until(lambda: folders(cluster, "anew") == folders(cluster, "moved") == {one, other})
+        cluster.stop_broker(away)
+        cluster.start_broker(away)
+        assert sorted(partitions_of(cluster, away, "moved")[0].replica_nodes) == sorted([one, other])

@@ -1,0 +1,202 @@
+"""An etcd that doesn't let everybody in: users and passwords, tokens that end, certificates; and several clusters on one etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowtide.metadata.etcd_address import EtcdAccess
+from lowtide.metadata.store import AccessDeniedError, Put, UnavailableError
+from lowtide.testing.etcd import EtcdProcess, free_ports, missing
+
+from .serving import ServeProcess, run_to_end, serve_command
+
+etcd_store = pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+PREFIX = b"/lowtide/"
+ANN = EtcdAccess(user="ann", password="secret-of-ann")
+LIMIT_S = 20
+
+
+def ask(etcd: EtcdProcess, method: str, **body: object) -> None:
+    data = json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"http://{etcd.endpoint}/v3/{method}", data=data, method="POST"), timeout=10):
+        pass
+
+
+def text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[EtcdProcess]:
+    """An etcd where ann may do everything under the prefix, and nobody else anything. Tokens end after a second without use."""
+    with EtcdProcess(tmp_path / "etcd", "--auth-token-ttl", "1", "--bcrypt-cost", "4") as etcd:
+        ask(etcd, "auth/role/add", name="root")
+        ask(etcd, "auth/user/add", name="root", password="root")
+        ask(etcd, "auth/user/grant", user="root", role="root")
+        ask(etcd, "auth/role/add", name="lowtide")
+        permission = {"permType": "READWRITE", "key": text(PREFIX), "range_end": text(b"/lowtide0")}
+        ask(etcd, "auth/role/grant", name="lowtide", perm=permission)
+        ask(etcd, "auth/user/add", name="ann", password=ANN.password)
+        ask(etcd, "auth/user/grant", user="ann", role="lowtide")
+        ask(etcd, "auth/enable")
+        yield etcd
+
+
+@pytest.mark.parametrize("access", [EtcdAccess(), EtcdAccess(user="ann", password="guessed"), EtcdAccess(user="bob", password="x")])
+async def test_who_is_not_known_is_told_so_at_once(guarded: EtcdProcess, access: EtcdAccess) -> None:
+    async with asyncio.timeout(5):
+        with pytest.raises(AccessDeniedError, match="user name is empty|authentication failed") as refusal:
+            await etcd_store.EtcdStore.open([guarded.endpoint], access=access, prefix=PREFIX)
+    assert not access.password or access.password not in str(refusal.value).replace("user ID or password", "")
+
+
+async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guarded: EtcdProcess) -> None:
+    """Calls, leases and watches: what a token's end interrupts is done again with a new one, and a watch misses nothing."""
+    store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
+    first = await store.transact([], [Put(PREFIX + b"0", b"")])
+    batches = store.watch(PREFIX, first.revision)
+    assert (await anext(batches)).revision == first.revision
+    lease = await store.lease_grant(30_000)
+    for number in range(1, 3):
+        await asyncio.sleep(2.5)  # The token has ended: etcd looks once in a while.
+        written = await store.transact([], [Put(PREFIX + b"%d" % number, b"", lease)])
+        assert (await anext(batches)).revision == written.revision
+        await store.lease_keep_alive(lease)
+    await batches.aclose()
+    with pytest.raises(AccessDeniedError, match="permission denied"):
+        await store.get(b"/other/key")
+    with pytest.raises(AccessDeniedError, match="permission denied"):
+        await store.transact([], [Put(b"/other/key", b"")])
+    again = store.watch(PREFIX, first.revision)
+    assert [(await anext(again)).revision for _ in range(3)] == [first.revision + step for step in range(3)]
+    await again.aclose()
+    await store.close()
+
+
+async def test_a_restarted_etcd_has_forgotten_tokens(guarded: EtcdProcess) -> None:
+    """A new one is asked for, without anybody noticing."""
+    store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
+    await store.transact([], [Put(PREFIX + b"k", b"1")])
+    await asyncio.to_thread(guarded.kill)
+    await asyncio.to_thread(guarded.start)
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                pair = await store.get(PREFIX + b"k")
+                break
+            except UnavailableError:
+                await asyncio.sleep(0.05)
+    assert pair is not None
+    assert pair.value == b"1"
+    await store.close()
+
+
+async def test_users_may_be_asked_for_while_brokers_run(tmp_path: Path) -> None:
+    """A user is given to a broker first, and etcd asks for it later."""
+    with EtcdProcess(tmp_path / "etcd", "--bcrypt-cost", "4") as etcd:
+        store = await etcd_store.EtcdStore.open([etcd.endpoint], access=ANN, prefix=PREFIX)
+        await store.transact([], [Put(PREFIX + b"k", b"1")])
+        for name, password, role in (("root", "root", "root"), ("ann", ANN.password, "root")):
+            if name == "root":
+                ask(etcd, "auth/role/add", name=role)
+            ask(etcd, "auth/user/add", name=name, password=password)
+            ask(etcd, "auth/user/grant", user=name, role=role)
+        ask(etcd, "auth/enable")
+        pair = await store.get(PREFIX + b"k")
+        assert pair is not None
+        await store.transact([], [Put(PREFIX + b"k", b"2")])
+        await store.close()
+
+
+class Certificates:
+    """An authority, and what it has signed for a server on loopback and for a client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+        (folder / "server.ext").write_text("subjectAltName=IP:127.0.0.1\n")
+        (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
+        for name in ("server", "client"):
+            self.openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+            signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext")
+            self.openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
+
+    def openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def access(self, *, client: bool = True) -> EtcdAccess:
+        certificate, key = ((self.folder / name).read_bytes() if client else b"" for name in ("client.pem", "client.key"))
+        return EtcdAccess((self.folder / "ca.pem").read_bytes(), certificate, key)
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Iterator[tuple[str, Certificates]]:
+    """An etcd that speaks TLS, and asks for a certificate; its endpoint."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    certificates = Certificates(tmp_path / "pki")
+    (port,) = free_ports(1)
+    plain = EtcdProcess(tmp_path / "etcd")
+    endpoint = f"127.0.0.1:{port}"
+    urls = f"http://{plain.endpoint},https://{endpoint}"
+    files = [
+        option
+        for name in ("cert", "key")
+        for option in (f"--{name}-file", certificates.path(f"server.{'pem' if name == 'cert' else 'key'}"))
+    ]
+    settings = ("--listen-client-urls", urls, "--advertise-client-urls", urls, *files)
+    plain._settings = (*settings, "--client-cert-auth", "--trusted-ca-file", certificates.path("ca.pem"))
+    with plain:
+        yield endpoint, certificates
+
+
+async def test_certificates_on_both_sides(sealed: tuple[str, Certificates]) -> None:
+    """Who has one is let in; who has none, or doesn't trust the etcd's, isn't."""
+    endpoint, certificates = sealed
+    store = await etcd_store.EtcdStore.open([endpoint], access=certificates.access(), prefix=PREFIX)
+    written = await store.transact([], [Put(PREFIX + b"k", b"1")])
+    batches = store.watch(PREFIX, written.revision)
+    assert (await anext(batches)).revision == written.revision
+    await batches.aclose()
+    await store.close()
+    for access in (certificates.access(client=False), EtcdAccess()):
+        with pytest.raises(UnavailableError):
+            await etcd_store.EtcdStore.open([endpoint], access=access, prefix=PREFIX, timeout_s=1.0)
+
+
+async def test_a_broker_speaks_tls_and_keeps_to_its_prefix(tmp_path: Path, sealed: tuple[str, Certificates]) -> None:
+    """By its options; a second cluster on the same etcd has another prefix, and neither knows of the other."""
+    endpoint, certificates = sealed
+    options = ["--metadata-ca", certificates.path("ca.pem"), "--metadata-cert", certificates.path("client.pem")]
+    options += ["--metadata-key", certificates.path("client.key")]
+    for cluster in ("east", "west"):
+        address = f"etcd://{endpoint}/{cluster}"
+        broker = ServeProcess(tmp_path / cluster, metadata=address)
+        broker._command += options
+        async with broker:
+            assert await broker.terminate() == 0
+    store = await etcd_store.EtcdStore.open([endpoint], access=certificates.access())
+    pairs, _ = await store.range(b"")
+    await store.close()
+    assert {pair.key.split(b"/")[1] for pair in pairs} == {b"east", b"west"}
+    ids = [pair.value for pair in pairs if pair.key.endswith(b"/cluster_id")]
+    assert len(set(ids)) == 2
+    refused = await asyncio.to_thread(run_to_end, [*serve_command(tmp_path / "x", metadata=f"etcd://{endpoint}"), *options[2:]])
+    assert refused.returncode == 2
+    assert "--metadata-cert and --metadata-key belong together, and to --metadata-ca" in refused.stderr

@@ -1,0 +1,137 @@
+"""A disk that is full, on the leader and then on a follower, over a small file system in memory, where the machine lets one be mounted.
+
+Full is not broken: a leader refuses what it can't write and serves what it has, a follower falls behind, and both go on when there is room.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.testing.etcd import missing
+
+from .cluster_processes import ClusterProcesses
+
+DISK_BYTES = 24 << 20
+ROOM_BYTES = 300_000
+RECORD = b"x" * 20_000
+TOPIC = "full"
+
+
+def missing_mounts() -> str | None:
+    """Why nothing can be mounted here; None where it can."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return "a full disk needs a small file system, which only root can mount"
+    folder = tempfile.mkdtemp()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        subprocess.run(["umount", folder], check=True)
+    Path(folder).rmdir()
+    return None if done.returncode == 0 else f"a small file system can't be mounted here: {done.stderr.strip()}"
+
+
+REASON = missing() or missing_mounts()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """The mount point of a file system of `DISK_BYTES`."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], check=True, capture_output=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True)
+
+
+class Ballast:
+    """A file that leaves little room."""
+
+    def __init__(self, disk: Path) -> None:
+        self._path = disk / "ballast"
+
+    def drop_in(self) -> None:
+        status = os.statvfs(self._path.parent)
+        size = status.f_bavail * status.f_frsize - ROOM_BYTES
+        assert size > 0
+        self._path.write_bytes(bytes(size))
+
+    def throw_out(self) -> None:
+        self._path.unlink()
+
+
+async def produce_one(cluster: ClusterProcesses, leader: int) -> tuple[ErrorCode, int]:
+    row = await cluster.produce(leader, TOPIC, [RECORD], timeout_ms=5000)
+    return ErrorCode(row.error_code), row.base_offset
+
+
+async def until_acknowledged(cluster: ClusterProcesses, leader: int) -> int:
+    """Produce until it works; returns the offset."""
+    offsets: list[int] = []
+
+    async def acknowledged() -> bool:
+        error, offset = await produce_one(cluster, leader)
+        offsets.append(offset)
+        return error == ErrorCode.NONE
+
+    await cluster.until("a record is acknowledged", acknowledged)
+    return offsets[-1]
+
+
+async def test_a_full_disk_on_the_leader(tmp_path: Path, disk: Path) -> None:
+    """Appends are refused, what is there is served and deleted, and when there is room the same leader goes on."""
+    cluster = ClusterProcesses(tmp_path)
+    cluster.directories[1] = disk / "log"
+    async with cluster:
+        await cluster.create_topic(TOPIC, [[1, 2, 3]])
+        ballast = Ballast(disk)
+        ballast.drop_in()
+        acknowledged = []
+        for _ in range(2 * ROOM_BYTES // len(RECORD)):
+            error, offset = await produce_one(cluster, 1)
+            if error != ErrorCode.NONE:
+                break
+            acknowledged.append(offset)
+        assert error == ErrorCode.KAFKA_STORAGE_ERROR, error
+        assert acknowledged == list(range(len(acknowledged)))
+        row, records = await cluster.fetch(1, TOPIC, 0)
+        assert row.error_code == ErrorCode.NONE
+        assert records
+        assert await cluster.bounds(1, TOPIC) == (0, len(acknowledged))
+        assert (await cluster.delete(1, TOPIC, 1)).error_code == ErrorCode.NONE
+        assert (await cluster.until_in_sync(TOPIC)).leader_id == 1
+        ballast.throw_out()
+        assert await until_acknowledged(cluster, 1) == len(acknowledged)
+        cluster.check_no_faults()
+
+
+async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
+    """It falls out of the ISR, the others go on, and when there is room it catches up."""
+    cluster = ClusterProcesses(tmp_path)
+    cluster.directories[3] = disk / "log"
+    async with cluster:
+        await cluster.create_topic(TOPIC, [[1, 2, 3]])
+        ballast = Ballast(disk)
+        ballast.drop_in()
+        end = 0
+        for _ in range(2 * ROOM_BYTES // len(RECORD)):
+            end = await until_acknowledged(cluster, 1) + 1
+        await cluster.until_in_sync(TOPIC, members={1, 2})
+        row = await cluster.delete(1, TOPIC, 3)
+        assert row.error_code == ErrorCode.NONE, cluster.tail()
+        ballast.throw_out()
+        await cluster.until_in_sync(TOPIC)
+
+        async def served() -> bool:
+            row, records = await cluster.fetch(3, TOPIC, end - 1)
+            return row.error_code == ErrorCode.NONE and end - 1 in records
+
+        await cluster.until("broker 3 serves all of it", served)
+        cluster.check_no_faults()

@@ -1,0 +1,104 @@
+"""`make up` for real: an etcd and three brokers in containers, one of which is killed under a client, and all of which keep their data.
+
+Needs a Docker daemon and images: those of docker-compose.yml where a registry can be reached, else BASE_IMAGE and ETCD_IMAGE made by hand
+(docs/compose.md says how). It is skipped where there is none, unless CI_COMPOSE says that there must be.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowtide.testing.etcd import free_ports
+
+pytestmark = pytest.mark.interop
+
+ROOT = Path(__file__).resolve().parents[2]
+UP_LIMIT_S = 600
+CLIENT_LIMIT_S = 60
+TOPIC = "numbers"
+
+
+def run(*words: str, limit_s: float = CLIENT_LIMIT_S, text: str = "", environment: dict[str, str] | None = None) -> str:
+    """Run a command to its end and return what it wrote. Errors: AssertionError with its complaints."""
+    done = subprocess.run(
+        words, cwd=ROOT, input=text, capture_output=True, text=True, timeout=limit_s, check=False, env=os.environ | (environment or {})
+    )
+    assert done.returncode == 0, f"{' '.join(words)} ended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    return done.stdout
+
+
+def missing_docker() -> str | None:
+    """Why there can be no containers here; None where there can."""
+    if shutil.which("docker") is None:
+        return "docker is not installed"
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0:
+        return "no Docker daemon answers"
+    if shutil.which("docker-compose") is None and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0:
+        return "docker compose is not installed"
+    for image in (os.environ.get("BASE_IMAGE"), os.environ.get("ETCD_IMAGE")):
+        if image is not None and subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode != 0:
+            return f"there is no image {image}"
+    return None
+
+
+class Containers:
+    """The cluster, on ports of its own, under a project name of its own."""
+
+    def __init__(self) -> None:
+        self.ports = free_ports(3)
+        self._environment = {"COMPOSE_PROJECT_NAME": "lowtide-test"} | {f"PORT_{n}": str(port) for n, port in enumerate(self.ports, 1)}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def make(self, *words: str) -> str:
+        return run("make", *words, limit_s=UP_LIMIT_S, environment=self._environment)
+
+    def container(self, broker_id: int) -> str:
+        """Its name, in either version of compose."""
+        names = run("docker", "ps", "--all", "--format", "{{.Names}}").split()
+        return next(name for name in names if re.fullmatch(rf"lowtide-test[-_]broker-{broker_id}[-_]1", name))
+
+    def kcat(self, *words: str, text: str = "") -> str:
+        return run("kcat", "-b", self.bootstrap, *words, text=text)
+
+    def leader(self) -> int:
+        found = re.search(r"leader (\d+)", self.kcat("-L", "-t", TOPIC))
+        assert found is not None
+        return int(found[1])
+
+
+@pytest.fixture
+def containers() -> Iterator[Containers]:
+    reason = missing_docker()
+    if reason is not None:
+        assert not os.environ.get("CI_COMPOSE"), reason
+        pytest.skip(reason)
+    made = Containers()
+    try:
+        yield made
+    finally:
+        made.make("down", "ARGS=--volumes")
+
+
+def test_three_brokers_in_containers(containers: Containers) -> None:
+    containers.make("up")
+    containers.kcat("-P", "-t", TOPIC, "-X", "acks=all", text="".join(f"{number}\n" for number in range(100)))
+    victim = containers.leader()
+    run("docker", "kill", containers.container(victim))
+    containers.kcat("-P", "-t", TOPIC, "-X", "acks=all", text="".join(f"{number}\n" for number in range(100, 200)))
+    expected = [str(number) for number in range(200)]
+    assert containers.kcat("-C", "-t", TOPIC, "-e", "-q").split() == expected
+    run("docker", "start", containers.container(victim))
+    assert run("docker", "exec", containers.container(victim), "id", "-u").strip() == "10001"
+    containers.make("down")
+    containers.make("up")
+    assert containers.kcat("-C", "-t", TOPIC, "-e", "-q").split() == expected

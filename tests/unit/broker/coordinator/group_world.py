@@ -1,0 +1,180 @@
+"""The groups of one coordinator on a clock of the test's own, with a log in memory: what is appended, committed and answered is seen."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from lowtide.broker.coordinator.effects import Effects, Then
+from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.joining import Client
+from lowtide.broker.coordinator.settings import GroupSettings
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import CoordinatorRecord, decode_record
+from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from lowtide.protocol.messages.leave_group import MemberIdentity
+from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+SESSION_MS = 10_000
+REBALANCE_MS = 30_000
+GROUP = "g"
+WALL_START_MS = 1_000_000_000_000
+
+
+class Answer:
+    """Stands for a request that waits; `response` is what it was given."""
+
+    def __init__(self) -> None:
+        self.response: Any = None
+
+    @property
+    def error(self) -> ErrorCode | None:
+        """The error code of the answer, None while there is none."""
+        return None if self.response is None else ErrorCode(self.response.error_code)
+
+
+class World:
+    """See the module. With `holds_commits` records are committed by `commit` only."""
+
+    def __init__(self, settings: GroupSettings | None = None, *, seed: int = 0) -> None:
+        self.settings = settings if settings is not None else GroupSettings(initial_rebalance_delay_ms=0)
+        self.groups = Groups(self.settings, random.Random(seed))
+        self.seed = seed
+        self.now_ms = 0
+        self.log: list[CoordinatorRecord] = []
+        self.holds_commits = False
+        self.append_fails: ErrorCode | None = None
+        self._waiting: list[list[Then]] = []
+        self.carry_out(self._loaded())
+
+    def _loaded(self) -> Effects:
+        effects = self.effects()
+        self.groups.on_loaded(effects)
+        return effects
+
+    def effects(self) -> Effects:
+        """The beginning of a decision."""
+        return Effects(self.now_ms, WALL_START_MS + self.now_ms)
+
+    def carry_out(self, effects: Effects) -> None:
+        """As the runtime does it."""
+        error = ErrorCode.NONE
+        if effects.records and self.append_fails is not None:
+            error = self.append_fails
+        elif effects.records:
+            for record, change in zip(effects.records, effects.changes, strict=True):
+                assert decode_record(*record) == change
+                self.log.append(record)
+                self.groups.note(change, len(self.log) - 1)
+        for reply, response in effects.answers:
+            assert reply.response is None, "a request is answered once"
+            reply.response = response
+        if effects.then and self.holds_commits and effects.records and error == ErrorCode.NONE:
+            self._waiting.append(effects.then)
+        else:
+            self._go_on(effects.then, error)
+
+    def _go_on(self, then: list[Then], error: ErrorCode) -> None:
+        for go_on in then:
+            effects = self.effects()
+            go_on(error, effects)
+            self.carry_out(effects)
+
+    def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """What was appended is committed, or won't be."""
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            self._go_on(then, error)
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let time pass, and what is due happen at its time."""
+        end = self.now_ms + milliseconds
+        while (next_ms := self.groups.timers.next_ms) is not None and next_ms <= end:
+            self.now_ms = max(self.now_ms, next_ms)
+            key = self.groups.timers.take_due(self.now_ms)
+            if key is not None:
+                effects = self.effects()
+                self.groups.on_timer(key, effects)
+                self.carry_out(effects)
+        self.now_ms = end
+
+    def reload(self) -> World:
+        """Another coordinator, which has read the log, and gives out other member ids."""
+        other = World(self.settings, seed=self.seed + 1)
+        for offset, record in enumerate(self.log):
+            change = decode_record(*record)
+            assert change is not None
+            other.groups.apply(change, offset)
+        other.log = list(self.log)
+        other.now_ms = self.now_ms
+        other.carry_out(other._loaded())
+        return other
+
+    # ------------------------------------------------------------------ requests
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        instance_id: str | None = None,
+        version: int = 9,
+        protocols: tuple[tuple[str, bytes], ...] = (("range", b""),),
+        group: str = GROUP,
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+    ) -> Answer:
+        """JoinGroup."""
+        answer = Answer()
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols],
+        )
+        effects = self.effects()
+        self.groups.join(request, Client("client", "/host", version), answer, effects)
+        self.carry_out(effects)
+        return answer
+
+    def new_member(self, **more: Any) -> tuple[str, Answer]:
+        """Get an id, and join with it: the id, and the answer that comes with the rebalance."""
+        member_id = self.join(**more).response.member_id
+        return member_id, self.join(member_id, **more)
+
+    def sync(self, member_id: str, generation_id: int, assignments: dict[str, bytes] | None = None, **more: Any) -> Answer:
+        """SyncGroup."""
+        answer = Answer()
+        rows = [SyncGroupRequestAssignment(member_id=name, assignment=part) for name, part in (assignments or {}).items()]
+        effects = self.effects()
+        request = SyncGroupRequest(group_id=GROUP, generation_id=generation_id, member_id=member_id, assignments=rows, **more)
+        self.groups.sync(request, answer, effects)
+        self.carry_out(effects)
+        return answer
+
+    def heartbeat(self, member_id: str, generation_id: int, instance_id: str | None = None) -> ErrorCode:
+        """Heartbeat."""
+        return self.groups.heartbeat(GROUP, member_id, instance_id, generation_id, self.now_ms)
+
+    def leave(self, *members: MemberIdentity) -> list[ErrorCode]:
+        """LeaveGroup."""
+        effects = self.effects()
+        rows = self.groups.leave(GROUP, members, effects)
+        self.carry_out(effects)
+        return [ErrorCode(row.error_code) for row in rows]
+
+    def stable(self, count: int = 1, **more: Any) -> tuple[list[str], int]:
+        """A stable group of new members: their ids, and its generation. Each has its own id as its assignment."""
+        members: list[str] = []
+        for _ in range(count):
+            member_id, last = self.new_member(**more)
+            others = [self.join(known, **more) for known in members]
+            members.append(member_id)
+        responses = [answer.response for answer in (*others, last)]
+        leader = next(response.leader for response in responses)
+        generation_id = responses[0].generation_id
+        for member_id in sorted(members, key=lambda each: each == leader):
+            answer = self.sync(member_id, generation_id, {each: each.encode() for each in members})
+        assert answer.error == ErrorCode.NONE
+        return members, generation_id

@@ -1,0 +1,161 @@
+"""Who waits at a leader for what others do: coordinators, producers whose ISR shrinks, requests of a topic that is made anew."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+from .leading import NONE, Follower, Leading, simulate
+
+SOON_S = 0.05
+
+
+async def begin(world: Leading, **configs: str) -> Follower:
+    await world.start(2)
+    await world.create_topic("t", (1, 2), **configs)
+    await world.produce(2, acks=1)
+    return await world.follower(2)
+
+
+async def delete_topic(world: Leading) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], topic_names=["t"], timeout_ms=10_000)
+    answer = await (await world.connect()).request(request, 6)
+    assert [row.error_code for row in answer.responses] == [NONE]
+    await world.see()
+
+
+# when_committed
+
+
+def test_it_is_told_once_when_the_offset_is_committed_and_at_once_if_it_is() -> None:
+    async def run(world: Leading) -> None:
+        follower = await begin(world)
+        told: list[tuple[int, ErrorCode]] = []
+        for offset in (1, 2, 2):
+            world.replicas.when_committed(world.partition(), offset, lambda error, offset=offset: told.append((offset, error)))
+        assert told == []
+        follower.end = 1
+        await follower.fetch()
+        await asyncio.sleep(0)
+        assert told == [(1, NONE)]
+        await follower.catch_up()
+        assert told == [(1, NONE), (2, NONE), (2, NONE)]
+        world.replicas.when_committed(world.partition(), 2, lambda error: told.append((9, error)))
+        assert told[3:] == [(9, NONE)], "from within the call"
+
+    simulate(run)
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        ("leadership moves", ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ("leadership flips", ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ("topic is deleted", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("topic is made anew", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("time is up", ErrorCode.REQUEST_TIMED_OUT),
+    ],
+)
+def test_it_is_told_what_ended_the_wait(event: str, error: ErrorCode) -> None:
+    async def run(world: Leading) -> None:
+        await begin(world)
+        told: list[ErrorCode] = []
+        world.replicas.when_committed(world.partition(), 2, told.append, timeout_ms=200)
+        if event == "leadership moves":
+            await world.change(leader=2, leader_epoch=1)
+        elif event == "leadership flips":
+            await world.change(leader_epoch=2)
+        elif event.startswith("topic"):
+            await delete_topic(world)
+        else:
+            await asyncio.sleep(0.19)
+            assert told == []
+        await asyncio.sleep(SOON_S)
+        assert told == [error]
+        if event == "topic is made anew":
+            await world.create_topic("t", (1, 2))
+            world.replicas.when_committed(world.partition(), 1, told.append)
+            await world.produce(1, acks=1)
+            await (await world.follower(2)).catch_up()
+            assert told[1:] == [NONE]
+
+    simulate(run)
+
+
+def test_nobody_is_told_of_another_partition_of_the_same_name() -> None:
+    async def run(world: Leading) -> None:
+        await begin(world)
+        old, told = world.partition(), list[ErrorCode]()
+        await delete_topic(world)
+        await world.create_topic("t", (1, 2))
+        world.replicas.when_committed(old, 1, told.append)
+        assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+    simulate(run)
+
+
+# Producers
+
+
+def test_records_that_were_committed_by_too_few_are_told_so() -> None:
+    """They had followers enough; while they were flushed the ISR shrank."""
+
+    async def run(world: Leading) -> None:
+        follower = await begin(world, min_insync_replicas="2", flush_messages="1")
+        await follower.catch_up()
+        for committer in world.replicas.log_manager._committers.values():
+            committer.delay_range_ms = (200, 200)
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))  # noqa: TID251
+        await asyncio.sleep(0.01)
+        await follower.catch_up()
+        assert world.partition().log.high_watermark == 3
+        await world.fence(2)
+        await asyncio.sleep(SOON_S)
+        assert world.image().isr == (1,)
+        assert not produced.done()
+        answer = await produced
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)
+
+    simulate(run)
+
+
+# A topic that is made anew
+
+
+def test_a_topic_that_is_made_anew_answers_nobody_who_waits_at_the_old_one() -> None:
+    """Neither by its records nor by its deletes; each is told at once."""
+
+    async def run(world: Leading) -> None:
+        follower = await begin(world)
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))  # noqa: TID251
+        other = await world.connect()
+        await asyncio.sleep(0.01)
+        follower.end = 3
+        fetching = asyncio.ensure_future(follower.fetch(wait_ms=5000))  # noqa: TID251
+        await asyncio.sleep(0.01)
+        assert (await produced).error_code == NONE
+        deleting = asyncio.ensure_future(world.delete(2, timeout_ms=5000, client=other))  # noqa: TID251
+        await asyncio.sleep(0.01)
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000, client=await world.connect()))  # noqa: TID251
+        await asyncio.sleep(0.01)
+        follower.start = 0
+        assert fetching.done(), "a log start, and records"
+        fetching = asyncio.ensure_future(follower.fetch(wait_ms=5000, fetch_offset=4))  # noqa: TID251
+        await asyncio.sleep(0.01)
+        before = world.loop.time()
+        await delete_topic(world)
+        await world.create_topic("t", (1, 2))
+        assert (await deleting).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await fetching).error_code in {ErrorCode.UNKNOWN_TOPIC_ID, NONE}
+        assert world.loop.time() - before < SOON_S
+        await world.produce(5, acks=1)
+        newer = await world.follower(2, start=2, end=5)
+        await newer.fetch()
+        assert world.partition().log.log_start_offset == 0
+        assert produced.done()
+
+    simulate(run)

@@ -1,0 +1,122 @@
+"""Answers that are made a slice at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.broker.handlers import describe_producers
+from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.slices import SLICE_MS, answer_in_slices
+from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse, DescribeProducersTopicRequest
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.storage.producer_state import ProducerEntry
+
+
+class CountingClock:
+    """A millisecond passes between two looks."""
+
+    def __init__(self, step_ms: int = 1) -> None:
+        self.monotonic_ms = itertools.count(0, step_ms).__next__
+        self.wall_ms = self.monotonic_ms
+
+
+class Log:
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+
+    def error(self, _event: str, *, exc_info: BaseException) -> None:
+        self.errors.append(exc_info)
+
+
+def steps(taken: list[int], count: int, error: Exception | None = None) -> Generator[None, None, str]:
+    for number in range(count):
+        taken.append(number)
+        yield
+    if error is not None:
+        raise error
+    return "done"
+
+
+def test_a_short_answer_is_there_at_once() -> None:
+    """Without an event loop, too."""
+    assert answer_in_slices(CountingClock(), Log(), steps([], SLICE_MS - 1)) == "done"
+
+
+def test_others_have_their_turn_between_two_slices() -> None:
+    async def main(_loop: SimulatedLoop) -> None:
+        taken: list[int] = []
+        answer: Any = answer_in_slices(CountingClock(), Log(), steps(taken, 10))
+        progress = [len(taken)]
+        while not answer.done:
+            await asyncio.sleep(0)
+            progress.append(len(taken))
+        assert progress[0] == SLICE_MS
+        assert max(after - before for before, after in itertools.pairwise(progress)) == SLICE_MS
+        assert await answer_of(answer) == "done"
+
+    run_simulation(main, 1)
+
+
+def test_nothing_more_is_done_for_a_client_that_is_gone() -> None:
+    async def main(_loop: SimulatedLoop) -> None:
+        taken: list[int] = []
+        answer: Any = answer_in_slices(CountingClock(), Log(), steps(taken, 10))
+        answer.abandon()
+        await asyncio.sleep(1)
+        assert len(taken) == SLICE_MS
+
+    run_simulation(main, 1)
+
+
+def test_a_bug_in_a_later_slice_is_reported_and_ends_the_request() -> None:
+    async def main(_loop: SimulatedLoop) -> None:
+        log, bug = Log(), RuntimeError("bug")
+        answer: Any = answer_in_slices(CountingClock(), log, steps([], 10, bug))
+        assert await answer_of(answer) is None
+        assert log.errors == [bug]
+
+    run_simulation(main, 1)
+
+
+def test_a_bug_in_the_first_slice_is_the_connections_to_report() -> None:
+    with pytest.raises(RuntimeError, match="bug"):
+        answer_in_slices(CountingClock(), Log(), steps([], 0, RuntimeError("bug")))
+
+
+def test_very_many_producers_are_described_in_slices() -> None:
+    """All of them, in order, though some are forgotten meanwhile."""
+    producers = {number: ProducerEntry(1, [], 5, 5) for number in range(10_000)}
+    partition = SimpleNamespace(log=SimpleNamespace(producer_state=SimpleNamespace(producers=producers)))
+    broker: Any = SimpleNamespace(
+        clock=CountingClock(),
+        log=Log(),
+        metadata=SimpleNamespace(image=SimpleNamespace(topics={"a": None})),
+        replicas=SimpleNamespace(find=lambda _topic, _partition: partition),
+    )
+    request = DescribeProducersRequest(topics=[DescribeProducersTopicRequest(name="a", partition_indexes=list(range(3)))])
+
+    async def main(_loop: SimulatedLoop) -> None:
+        handle = describe_producers.handler(broker).handle
+        assert handle is not None
+        answer = handle(request, None)
+        assert isinstance(answer, Pending)
+        passes = 0
+        while not answer.done:
+            passes += 1
+            producers.pop(10_000 - passes, None)
+            await asyncio.sleep(0)
+        assert passes >= 3 * 10_000 // describe_producers.PRODUCERS_A_STEP // SLICE_MS - 1
+        response: DescribeProducersResponse | None = await answer_of(answer)
+        assert response is not None
+        (topic,) = response.topics
+        assert [row.partition_index for row in topic.partitions] == [0, 1, 2]
+        ids = [producer.producer_id for producer in topic.partitions[0].active_producers]
+        assert ids == list(range(10_000))
+
+    run_simulation(main, 1)

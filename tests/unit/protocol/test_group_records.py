@@ -1,0 +1,145 @@
+"""The records of `__consumer_offsets`: byte for byte what Apache Kafka writes, and everything that it has ever written is read."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from lowtide.protocol.compiler import codec_for, reference_codec
+from lowtide.protocol.consumer_protocol import subscribed_topics
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.group_records import (
+    GroupMetadata,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommit,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_record,
+    encode_group_metadata,
+    encode_offset_commit,
+)
+
+TOPIC_ID = bytes(range(16))
+MEMBER = MemberMetadata(
+    member_id="m",
+    group_instance_id=None,
+    client_id="c",
+    client_host="/h",
+    rebalance_timeout=2,
+    session_timeout=1,
+    subscription=b"s",
+    assignment=b"a",
+)
+GROUP = GroupMetadataValue(
+    protocol_type="consumer", generation=3, protocol="range", leader="m", current_state_timestamp=9, members=[MEMBER]
+)
+
+
+def test_an_offset_with_the_id_of_its_topic():
+    """The id is a tagged field: one tag, number 0, sixteen bytes."""
+    value = OffsetCommitValue(offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, topic_id=TOPIC_ID)
+    key, body = encode_offset_commit("g", "t", 3, value)
+    assert key == bytes.fromhex("0001 0001 67 0001 74 00000003")
+    assert body == bytes.fromhex("0004 0000000000000007 00000002 02 6d 0000000000000009 01 00 10") + TOPIC_ID
+    assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
+
+
+def test_an_offset_that_says_how_long_it_is_kept_is_of_version_1():
+    value = OffsetCommitValue(offset=7, metadata="", commit_timestamp=9, expire_timestamp=20)
+    key, body = encode_offset_commit("g", "t", 3, value)
+    assert body == bytes.fromhex("0001 0000000000000007 0000 0000000000000009 0000000000000014")
+    assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
+
+
+def test_a_group_and_its_member():
+    key, body = encode_group_metadata("g", GROUP)
+    assert key == bytes.fromhex("0002 0001 67")
+    member = "0001 6d ffff 0001 63 0002 2f68 00000002 00000001 00000001 73 00000001 61"
+    assert body == bytes.fromhex(f"0003 0008 636f6e73756d6572 00000003 0005 72616e6765 0001 6d 0000000000000009 00000001 {member}")
+    assert decode_record(key, body) == GroupMetadata("g", GROUP)
+
+
+def test_tombstones():
+    key, body = encode_offset_commit("g", "t", 3, None)
+    assert body is None
+    assert decode_record(key, None) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), None)
+    key, body = encode_group_metadata("g", None)
+    assert body is None
+    assert decode_record(key, None) == GroupMetadata("g", None)
+
+
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("kind", [0, 1])
+def test_offsets_of_all_versions_are_read(kind: int, version: int):
+    """Keys of the types 0 and 1 are the same; values lack what their version hasn't."""
+    key = bytes((0, kind)) + codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group="g", topic="t", partition=3))
+    written = OffsetCommitValue(offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, expire_timestamp=20, topic_id=TOPIC_ID)
+    found = decode_record(key, bytes((0, version)) + codec_for(OffsetCommitValue, version).encode(written))
+    assert isinstance(found, OffsetCommit)
+    assert found.value is not None
+    assert (found.value.offset, found.value.metadata, found.value.commit_timestamp) == (7, "m", 9)
+    assert found.value.leader_epoch == (2 if version >= 3 else -1)
+    assert found.value.expire_timestamp == (20 if version == 1 else -1)
+    assert found.value.topic_id == (TOPIC_ID if version == 4 else bytes(16))
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_groups_of_all_versions_are_read(version: int):
+    key = bytes((0, 2)) + codec_for(GroupMetadataKey, 0).encode(GroupMetadataKey(group="g"))
+    body = bytes((0, version)) + codec_for(GroupMetadataValue, version).encode(GROUP)
+    assert body == bytes((0, version)) + reference_codec(GroupMetadataValue, version).encode(GROUP)
+    found = decode_record(key, body)
+    assert isinstance(found, GroupMetadata)
+    assert found.value is not None
+    assert found.value.members[0].rebalance_timeout == (2 if version >= 1 else -1)
+    assert found.value.current_state_timestamp == (9 if version >= 2 else -1)
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\x00"])
+def test_a_record_without_a_type_is_refused(key: bytes | None):
+    with pytest.raises(ProtocolError):
+        decode_record(key, b"")
+
+
+def test_what_is_not_known_is_told_apart_from_what_is_broken():
+    assert decode_record(b"\x00\x03\x00\x01g", b"\x00\x00") is None
+    key, body = encode_group_metadata("g", GROUP)
+    with pytest.raises(ProtocolError, match="version 5"):
+        decode_record(key, b"\x00\x05" + body[2:])
+    with pytest.raises(ProtocolError):
+        decode_record(key, b"\x00")
+
+
+def test_broken_bytes_raise_nothing_else():
+    """A coordinator's log may hold anything: a record that is broken is left aside."""
+    rng = random.Random(5)
+    records = [
+        encode_group_metadata("g", GROUP),
+        encode_offset_commit("g", "t", 1, OffsetCommitValue(offset=1, metadata="", commit_timestamp=1)),
+    ]
+    for _ in range(2000):
+        key, body = (bytearray(part or b"") for part in rng.choice(records))
+        part = rng.choice((key, body))
+        part[rng.randrange(len(part))] = rng.randrange(256)
+        del body[rng.randrange(len(body) + 1) :]
+        try:
+            decode_record(bytes(key), bytes(body))
+        except ProtocolError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "0000", "0000 ffffffff", "0000 00000002 0001 61", "0000 00000001 ffff", "0000 00000001 0001 ff", "ffff 00000000"]
+)
+def test_what_is_no_subscription_is_refused(wrong: str):
+    with pytest.raises(ProtocolError):
+        subscribed_topics(bytes.fromhex(wrong))
+
+
+def test_a_subscription_claims_no_more_topics_than_it_has_room_for():
+    """Or a few bytes would have a list of any length made."""
+    with pytest.raises(ProtocolError):
+        subscribed_topics(bytes.fromhex("0000 7fffffff"))

@@ -1,0 +1,97 @@
+"""What a follower asks next: of a thousand partitions those that have changed, and of a throttled one everything but records."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from lowtide.protocol.types import TopicPartition
+from lowtide.replication.fetch_plan import THROTTLE_MS_MAX, FetchLimits, FetchPlan
+from lowtide.replication.follower import Following
+from lowtide.replication.follower_reads import FollowerReads
+
+from .leaders import TOPIC_ID, FakeLog
+
+COUNT = 1000
+EPOCH = 7
+LIMITS = FetchLimits()
+
+
+def following(number: int) -> Following:
+    log: Any = FakeLog()
+    log.offline, log.unsettled = False, 0
+    key = TopicPartition("t", number)
+    partition: Any = SimpleNamespace(topic_partition=key, topic_id=TOPIC_ID, log=log, follower_reads=FollowerReads())
+    return Following(partition=partition, leader_epoch=0)
+
+
+def answered(plan: FetchPlan, fetch: Any, *numbers: int) -> list[Following]:
+    rows = [PartitionData(partition_index=number, error_code=0, high_watermark=0, log_start_offset=0, records=b"") for number in numbers]
+    topics = [FetchableTopicResponse(topic="", topic_id=TOPIC_ID, partitions=rows)] if rows else []
+    found = plan.on_answer(fetch, FetchResponse(error_code=0, session_id=3, responses=topics), 0)
+    assert isinstance(found, list)
+    return [each for each, _ in found]
+
+
+def test_a_thousand_idle_partitions_cost_a_session_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = FetchPlan(1)
+    for number in range(COUNT):
+        plan.add(following(number))
+    fetch = plan.next_fetch(0, EPOCH, LIMITS)
+    assert fetch is not None
+    assert sum(len(topic.partitions) for topic in fetch.request.topics) == COUNT
+    answered(plan, fetch, *range(COUNT))
+    after_them = plan.next_fetch(0, EPOCH, LIMITS)  # What was answered is looked at once more.
+    assert after_them is not None
+    assert after_them.request.topics == []
+    answered(plan, after_them)
+    visited: list[int] = []
+    row = FetchPlan._row
+
+    def spied(self: FetchPlan, each: Following, now_ms: int) -> Any:
+        visited.append(each.key.partition)
+        return row(self, each, now_ms)
+
+    monkeypatch.setattr(FetchPlan, "_row", spied)
+    for epoch in range(2, 10):
+        fetch = plan.next_fetch(0, EPOCH, LIMITS)
+        assert fetch is not None
+        assert (fetch.request.topics, fetch.request.session_epoch) == ([], epoch)
+        answered(plan, fetch)
+    assert visited == []
+    plan.followed[TopicPartition("t", 5)].log.move_log_end(1)
+    plan.touch(plan.followed[TopicPartition("t", 5)])
+    fetch = plan.next_fetch(0, EPOCH, LIMITS)
+    assert fetch is not None
+    assert [each.partition for topic in fetch.request.topics for each in topic.partitions] == visited == [5]
+
+
+def test_a_throttled_partition_stays_in_the_session_and_is_asked_for_records_again_in_time() -> None:
+    waits = [300, 0]
+    plan = FetchPlan(1, throttle=lambda _following: waits[0])
+    plan.add(following(0))
+
+    def asked(now_ms: int) -> list[int]:
+        fetch = plan.next_fetch(now_ms, EPOCH, LIMITS)
+        assert fetch is not None
+        answered(plan, fetch)
+        assert fetch.request.forgotten_topics_data == []
+        assert fetch.request.max_wait_ms <= max(300 - now_ms, 10) or now_ms >= 300
+        return [each.partition_max_bytes for topic in fetch.request.topics for each in topic.partitions]
+
+    assert asked(0) == [0]
+    assert asked(100) == []
+    waits.pop(0)
+    assert asked(299) == []
+    assert asked(300) == [LIMITS.partition_bytes]
+
+
+def test_a_long_throttle_is_looked_at_again_before_it_is_over() -> None:
+    """For it may be lifted."""
+    plan = FetchPlan(1, throttle=lambda _following: 10 * THROTTLE_MS_MAX)
+    plan.add(following(0))
+    plan.next_fetch(0, EPOCH, LIMITS)
+    assert plan.next_due_ms == THROTTLE_MS_MAX

@@ -1,0 +1,75 @@
+"""Whether a leader can tell that a follower's log is a part of its own: everything that the model of log ends knows, on small logs."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.in_sync_replicas import matches
+from lowtide.storage.leader_epochs import LeaderEpochs
+from tests.model import log_ends
+
+from .leaders import FakeLog, image_of, leads, partition_of
+
+END = 3
+EPOCHS = (1, 2, 3)
+
+
+def epochs_of(log: tuple[int, ...], start: int) -> LeaderEpochs:
+    """As they are known of a log, deleted up to `start`; 0 is a record of which nothing is known."""
+    epochs = LeaderEpochs()
+    for offset, epoch in enumerate(log):
+        if epoch != log_ends.GONE:
+            epochs.assign(epoch, offset)
+    epochs.truncate_from_start(start)
+    return epochs
+
+
+def logs(end: int) -> list[tuple[int, ...]]:
+    """Leader epochs never fall along a log."""
+    return [log for log in product(EPOCHS, repeat=end) if list(log) == sorted(log)]
+
+
+def replica(log: tuple[int, ...], start: int) -> log_ends.Replica:
+    return log_ends.Replica(log, start, start, None, start, True, True)
+
+
+def told(log: tuple[int, ...], start: int, epochs: LeaderEpochs, follower: tuple[int, ...], follower_start: int) -> bool:
+    """What a leader makes of a fetch that its epochs don't find diverging."""
+    ours = FakeLog(log_start_offset=start, log_end_offset=len(log))
+    ours.leader_epochs = epochs
+    leadership = leads(ours, partition_of((1, 2), (1, 2)), image_of(10, {1: 1, 2: 2}))
+    return matches(leadership, FollowerFetch(2, 2, len(follower), follower_start, 5, last_fetched_epoch=follower[-1] if follower else -1))
+
+
+@pytest.mark.parametrize("start", range(END + 1))
+def test_what_is_said_to_match_does_so_in_the_model(start: int) -> None:
+    """For a log that ends at our start, where there is nothing else to compare with."""
+    found = 0
+    for log in logs(END):
+        for follower, follower_start in product(logs(start), range(start + 1)):
+            epochs = epochs_of(log, start)
+            last = follower[-1] if follower else -1
+            diverges = last in EPOCHS and epochs.end_offset_for(last, END)[0] < last
+            if diverges or not told(log, start, epochs, follower, follower_start):
+                continue
+            found += 1
+            assert log_ends.matches(replica(follower, follower_start), replica(log, start)), (log, follower, follower_start)
+    assert found > 0
+
+
+def test_a_log_that_knows_no_epoch_can_tell_only_of_who_begins_where_it_begins() -> None:
+    """As after a reset by a leader without records: any epoch may be that of a lost leadership."""
+    empty = LeaderEpochs()
+    assert not told((0, 0), 2, empty, (1, 2), 0)
+    assert not log_ends.matches(replica((1, 2), 0), replica((0, 0), 2))
+    assert told((0, 0), 2, empty, (1, 2), 2)
+
+
+def test_an_epoch_that_begins_above_the_start_says_nothing_of_what_lies_below() -> None:
+    """What older message formats leave: records of which no epoch is known, and then some of which it is."""
+    epochs = LeaderEpochs([(2, 2)])
+    assert not told((0, 0, 2), 1, epochs, (2,), 0)
+    assert told((0, 0, 2), 2, LeaderEpochs([(2, 2)]), (2, 2), 0)

@@ -1,0 +1,196 @@
+"""What a leader knows, under any order of fetches, appends, deletes, images and ISR changes.
+
+Checked after every step: the high watermark never falls and never passes a member of the maximal ISR; the low watermark is what rule R3
+says; who is proposed for the ISR has what is committed and every acknowledged delete; a fetch that is refused has changed nothing.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.follower_state import FollowerFetch
+
+from .leaders import LAG_MS, SELF, FakeLog, image_of, leads, partition_of
+
+OTHERS = (2, 3)
+others = st.sampled_from(OTHERS)
+
+
+class LeadershipMachine(RuleBasedStateMachine):
+    """Broker 1 leads; 2 and 3 follow, have what they say, and come and go."""
+
+    @initialize(
+        isr=st.sampled_from([(1,), (1, 2), (1, 2, 3)]), end=st.integers(0, 3), start=st.integers(0, 3), away=st.sampled_from([(), (3,)])
+    )
+    def begin(self, isr: tuple[int, ...], end: int, start: int, away: tuple[int, ...]) -> None:
+        self.now_ms = 0
+        self.revision = 10
+        self.epochs = {1: 1, 2: 2, 3: 3}
+        self.fenced = set(away)
+        self.log = FakeLog(log_start_offset=min(start, end), log_end_offset=end)
+        self.log.leader_epochs.assign(5, 0)
+        self.state = partition_of(isr, tuple(self.epochs[member] for member in isr))
+        self.see()
+        self.leadership = leads(self.log, self.state, self.image)
+        self.reported: dict[int, tuple[int, int] | None] = dict.fromkeys(OTHERS)
+        """By follower, under which registration it reported last in this leader epoch, and which log start."""
+        self.fetched_ms = {broker: -2 * LAG_MS if broker in away else 0 for broker in OTHERS}
+        self.unseen = dict.fromkeys(OTHERS, (-1, -2 * LAG_MS))
+        """By follower, the newest registration that the image didn't show, and when it fetched with it last."""
+        self.acknowledged = self.log.log_start_offset
+        self.highest = self.log.high_watermark
+
+    def see(self) -> None:
+        self.image = image_of(self.revision, {broker: epoch for broker, epoch in self.epochs.items() if broker not in self.fenced})
+
+    @rule(count=st.integers(1, 3))
+    def append(self, count: int) -> None:
+        self.log.move_log_end(self.log.log_end_offset + count)
+        self.advance()
+
+    def advance(self) -> None:
+        self.log.advance_high_watermark(self.leadership.high_watermark(self.image, self.now_ms))
+
+    @rule(broker=others, behind=st.integers(0, 4), lag=st.integers(0, 3), late=st.booleans())
+    def fetch(self, broker: int, behind: int, lag: int, late: bool) -> None:
+        """In range, with a log start at or below ours; `late`: of a registration that the image doesn't show yet."""
+        offset = max(self.log.log_end_offset - behind, self.log.log_start_offset)
+        start = max(self.log.log_start_offset - lag, 0)
+        epoch = self.revision + 5 if late else self.epochs[broker]
+        fetch = FollowerFetch(broker, epoch, offset, start, 5, 5)
+        before = deepcopy(self.leadership.followers)
+        error = self.leadership.check_fetch(fetch, self.image)
+        over = broker in self.fenced and not late
+        older = epoch < before[broker].broker_epoch
+        assert (error != ErrorCode.NONE) == (over or older)
+        assert self.leadership.followers == before, "checking changes nothing"
+        if error == ErrorCode.NONE:
+            noted = self.leadership.note_fetch(fetch, self.image, self.now_ms)
+            if epoch > self.revision:
+                assert noted is None
+                unseen, at_ms = self.unseen[broker]
+                self.unseen[broker] = (epoch if self.now_ms - at_ms > LAG_MS else max(epoch, unseen), self.now_ms)
+            else:
+                self.reported[broker], self.fetched_ms[broker] = (epoch, start), self.now_ms
+            self.advance()
+
+    @rule(
+        broker=st.sampled_from([0, 1, 2, 3, 77]), epoch=st.integers(-1, 9), leader_epoch=st.sampled_from([-1, 5]), start=st.integers(-3, 99)
+    )
+    def forge(self, broker: int, epoch: int, leader_epoch: int, start: int) -> None:
+        before = deepcopy(self.leadership.followers)
+        fetch = FollowerFetch(broker, epoch, self.log.log_end_offset, start, leader_epoch)
+        error = self.leadership.check_fetch(fetch, self.image)
+        is_true = broker in OTHERS and broker not in self.fenced and epoch == self.epochs[broker] and leader_epoch == 5
+        is_true = is_true and -1 <= start <= self.log.log_end_offset and epoch >= before[broker].broker_epoch
+        assert (error == ErrorCode.NONE) == is_true
+        assert self.leadership.followers == before
+
+    @rule(ms=st.sampled_from([1, LAG_MS // 2, LAG_MS + 1]))
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+        self.advance()
+
+    @rule(to=st.integers(0, 3))
+    def delete(self, to: int) -> None:
+        offset = self.log.high_watermark - to
+        if offset > self.log.log_start_offset:
+            self.log.raise_log_start(offset)
+            self.log.leader_epochs.truncate_from_start(offset)
+
+    @rule()
+    def acknowledge(self) -> None:
+        if self.leadership.low_watermark(self.image, self.now_ms) >= self.log.log_start_offset:
+            self.leadership.note_acknowledged(self.log.log_start_offset)
+            self.acknowledged = max(self.acknowledged, self.log.log_start_offset)
+
+    @rule(broker=others)
+    def fence(self, broker: int) -> None:
+        self.fenced.add(broker)
+        self.change(broker)
+
+    @rule(broker=others)
+    def register(self, broker: int) -> None:
+        self.epochs[broker] = self.revision + 1
+        self.fenced.discard(broker)
+        self.change(broker)
+        reported = self.reported[broker]
+        if reported is not None and reported[0] < self.epochs[broker]:
+            self.reported[broker] = None
+
+    def change(self, broker: int) -> None:
+        self.revision += 1
+        self.see()
+        self.leadership.follow_broker(broker, self.image)
+        self.advance()
+
+    @rule()
+    def propose(self) -> None:
+        proposal = self.leadership.next_proposal(self.image, self.now_ms)
+        if proposal is None:
+            return
+        assert proposal.isr[0] == SELF
+        members = dict(zip(self.state.isr, self.state.isr_epochs, strict=True))
+        for member, epoch in zip(proposal.isr, proposal.isr_epochs, strict=True):
+            if member != SELF and members.get(member) != epoch:
+                follower = self.leadership.followers[member]
+                assert epoch == self.epochs[member] == follower.broker_epoch
+                assert member not in self.fenced
+                assert follower.log_end_offset >= self.log.high_watermark
+                assert follower.log_start_offset >= self.acknowledged
+        self.leadership.propose(proposal)
+        self.advance()
+
+    @precondition(lambda self: self.leadership.proposal is not None)
+    @rule(taken=st.booleans())
+    def decide(self, taken: bool) -> None:
+        proposal = self.leadership.proposal
+        assert proposal is not None
+        if taken:
+            self.revision += 1
+            self.state = msgspec.structs.replace(
+                self.state, isr=proposal.isr, isr_epochs=proposal.isr_epochs, modify_revision=self.revision
+            )
+            self.see()
+            self.leadership.follow(self.state)
+        else:
+            assert self.leadership.on_refused(proposal, conflicted=True)
+        assert self.leadership.proposal is None
+        self.advance()
+
+    @invariant()
+    def the_high_watermark_is_sound(self) -> None:
+        assert self.log.high_watermark >= self.highest
+        if self.log.high_watermark > self.highest:
+            for member in self.leadership.maximal_isr - {SELF}:
+                assert self.leadership.followers[member].log_end_offset >= self.log.high_watermark or self.log.high_watermark <= (
+                    self.log.log_start_offset
+                )
+        self.highest = self.log.high_watermark
+
+    @invariant()
+    def the_low_watermark_is_that_of_rule_3(self) -> None:
+        expected = [self.log.log_start_offset]
+        for broker in OTHERS:
+            reported = self.reported[broker]
+            epoch, at_ms = self.unseen[broker]
+            newer = epoch > self.revision and self.now_ms - at_ms <= LAG_MS
+            live = self.now_ms - self.fetched_ms[broker] <= LAG_MS and broker not in self.fenced
+            if newer or live or broker in self.leadership.maximal_isr:
+                expected.append(-1 if newer or reported is None else reported[1])
+        assert self.leadership.low_watermark(self.image, self.now_ms) == min(expected)
+
+    @invariant()
+    def the_leader_is_in_sync(self) -> None:
+        assert SELF in self.leadership.maximal_isr
+        assert set(self.state.isr) <= self.leadership.maximal_isr
+
+
+LeadershipMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestLeadership = LeadershipMachine.TestCase

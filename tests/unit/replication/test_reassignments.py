@@ -1,0 +1,161 @@
+"""Reassignments and elections that clients ask for: what is written, what is refused, and what a change of mind leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.records import NO_LEADER, PartitionRecord, decode
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.controller import ControllerSettings
+from lowtide.replication.elections import Election
+from lowtide.replication.reassignments import Reassignment, plan_reassignments
+from lowtide.replication.requested_elections import plan_elections
+
+TOPIC_ID = b"T" * 16
+ALIVE = (1, 2, 3, 4, 5)
+
+
+def image_of(partition: PartitionImage, alive: tuple[int, ...] = ALIVE, configs: dict[str, str] | None = None) -> MetadataImage:
+    topic = TopicImage("t", TOPIC_ID, (partition,), configs or {}, 500)
+    brokers = {broker_id: BrokerImage(broker_id, 10 * broker_id, ()) for broker_id in alive}
+    return MetadataImage(revision=1000, brokers=brokers, topics={"t": topic}, topic_names={TOPIC_ID: "t"})
+
+
+def partition(
+    replicas: tuple[int, ...], isr: tuple[int, ...], leader: int, adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()
+) -> PartitionImage:
+    return PartitionImage(replicas, isr, tuple(10 * member for member in isr), leader, 5, 7, 900, adding, removing)
+
+
+def reassigned(
+    image: MetadataImage, replicas: tuple[int, ...] | None, *, unclean: bool = False, may_change_factor: bool = True
+) -> PartitionRecord | ErrorCode | None:
+    """What is written; None if nothing is."""
+    settings = ControllerSettings(elects_unclean=unclean)
+    planned = plan_reassignments(image, [Reassignment("t", 0, replicas)], settings, may_change_factor=may_change_factor)
+    (outcome,) = planned.outcomes
+    if outcome is not None:
+        assert planned.plan.is_empty
+        return outcome.error_code
+    for step in planned.plan.steps:
+        (operation,) = step.operations
+        assert step.compares[0].argument == 900, "what it was decided on"
+        return decode(operation.key, operation.value, PartitionRecord)
+    return None
+
+
+def shape(record: PartitionRecord | ErrorCode | None) -> tuple[object, ...]:
+    assert isinstance(record, PartitionRecord), record
+    return record.replicas, record.adding, record.removing, record.isr, record.leader
+
+
+def test_the_new_replicas_come_first_and_the_old_ones_stay_behind_them() -> None:
+    """As KIP-455 writes it: nothing leaves before all that comes is in sync."""
+    before = partition((1, 2, 3), (1, 2, 3), 1)
+    assert shape(reassigned(image_of(before), (5, 4, 3))) == ((5, 4, 3, 1, 2), (4, 5), (1, 2), (1, 2, 3), 1)
+    assert shape(reassigned(image_of(before), (1, 2, 3, 4))) == ((1, 2, 3, 4), (4,), (), (1, 2, 3), 1)
+    assert shape(reassigned(image_of(before), (3, 2))) == ((3, 2), (), (), (2, 3), 3), "what is in sync already is done at once"
+    assert shape(reassigned(image_of(before), (3, 1, 2))) == ((3, 1, 2), (), (), (1, 2, 3), 1)
+    assert reassigned(image_of(before), (1, 2, 3)) is None
+
+
+def test_a_change_of_mind_takes_the_place_of_what_was_begun() -> None:
+    """What was being added and isn't wanted any more goes; what is cancelled then is what there was before all of it."""
+    moving = partition((4, 2, 3, 1), (1, 2, 3, 4), 1, (4,), (1,))
+    second = reassigned(image_of(moving), (5, 2, 3))
+    assert shape(second) == ((5, 2, 3, 1), (5,), (1,), (1, 2, 3), 1)
+    after = partition((5, 2, 3, 1), (1, 2, 3), 1, (5,), (1,))
+    assert shape(reassigned(image_of(after), None)) == ((2, 3, 1), (), (), (1, 2, 3), 1)
+    assert shape(reassigned(image_of(moving), (4, 5))) == ((4, 5, 2, 3, 1), (4, 5), (1, 2, 3), (1, 2, 3, 4), 1)
+    assert shape(reassigned(image_of(moving), (1, 2, 3))) == ((1, 2, 3), (), (), (1, 2, 3), 1), "back to what there was"
+
+
+def test_who_alone_is_alive_stays_until_another_is_in_sync() -> None:
+    """A replica that was being added, and that all others have left alone with the leadership, isn't dropped by a change of mind."""
+    moving = partition((4, 1), (1, 4), 4, (4,), (1,))
+    after = reassigned(image_of(moving, (4, 5)), (5, 1))
+    assert shape(after) == ((5, 1, 4), (4, 5), (4,), (4,), 4)
+    cancelled = reassigned(image_of(partition((5, 1, 4), (4,), 4, (4, 5), (4,)), (4, 5)), None)
+    assert cancelled == ErrorCode.INVALID_REPLICA_ASSIGNMENT, "nobody who was there before is in sync"
+
+
+def test_cancelling() -> None:
+    """Who was being added goes, also as leader; an unclean election only where it is allowed."""
+    moving = partition((4, 2, 1), (2, 4), 4, (4,), (1,))
+    assert shape(reassigned(image_of(moving), None)) == ((2, 1), (), (), (2,), 2)
+    only_new = partition((4, 1, 2), (4,), 4, (4,), (1, 2))
+    assert reassigned(image_of(only_new), None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert shape(reassigned(image_of(only_new), None, unclean=True)) == ((1, 2), (), (), (1,), 1)
+    assert reassigned(image_of(only_new, (4,)), None, unclean=True) == ErrorCode.INVALID_REPLICA_ASSIGNMENT, "nobody could lead"
+    of_topic = image_of(only_new, configs={"unclean.leader.election.enable": "true"})
+    assert shape(reassigned(of_topic, None)) == ((1, 2), (), (), (1,), 1)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "code"),
+    [
+        (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+        ((), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ((1, 1), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ((1, 9), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_refusals(replicas: tuple[int, ...] | None, code: ErrorCode) -> None:
+    """Kafka's codes."""
+    assert reassigned(image_of(partition((1, 2), (1, 2), 1)), replicas) == code
+
+
+def test_a_replica_that_is_there_already_need_not_be_alive() -> None:
+    """A partition can be moved away from one dead broker while another of its brokers is dead."""
+    before = partition((1, 2, 3), (1,), 1)
+    assert shape(reassigned(image_of(before, (1, 4)), (1, 2, 4))) == ((1, 2, 4, 3), (4,), (3,), (1,), 1)
+
+
+def test_the_replication_factor_can_be_held_fixed() -> None:
+    """During a reassignment it is the target's (KIP-860)."""
+    moving = image_of(partition((4, 2, 1), (1, 2), 1, (4,), (1,)))
+    assert reassigned(moving, (3, 2, 1), may_change_factor=False) == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert isinstance(reassigned(moving, (3, 2), may_change_factor=False), PartitionRecord)
+
+
+def test_of_two_wishes_for_one_partition_the_last_counts() -> None:
+    """Each is answered."""
+    image = image_of(partition((1, 2), (1, 2), 1))
+    wanted = [Reassignment("t", 0, (1, 3)), Reassignment("t", 0, (1, 4)), Reassignment("t", 0, ())]
+    planned = plan_reassignments(image, wanted, ControllerSettings())
+    assert [None if each is None else each.error_code for each in planned.outcomes] == [None, None, ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    (step,) = planned.plan.steps
+    assert b'"replicas":[1,4,2]' in step.operations[0].value
+
+
+def elected(image: MetadataImage, election: Election) -> tuple[int, ...] | ErrorCode:
+    """Leader and in-sync set, or the code."""
+    planned = plan_elections(image, [("t", 0), ("t", 0)], election)
+    first, second = planned.outcomes
+    assert first == second
+    if first is not None:
+        assert planned.plan.is_empty
+        return first.error_code
+    (step,) = planned.plan.steps
+    record = decode(step.operations[0].key, step.operations[0].value, PartitionRecord)
+    return (record.leader, *record.isr)
+
+
+@pytest.mark.parametrize(
+    ("state", "alive", "election", "outcome"),
+    [
+        (partition((1, 2), (1, 2), 2), (1, 2), Election.PREFERRED, (1, 1, 2)),
+        (partition((1, 2), (1, 2), 1), (1, 2), Election.PREFERRED, ErrorCode.ELECTION_NOT_NEEDED),
+        (partition((1, 2), (2,), 2), (1, 2), Election.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+        (partition((1, 2), (1, 2), 2), (2,), Election.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+        (partition((1, 2), (1,), NO_LEADER), (2,), Election.UNCLEAN, (2, 2)),
+        (partition((1, 2), (1,), 1), (1, 2), Election.UNCLEAN, ErrorCode.ELECTION_NOT_NEEDED),
+        (partition((1, 2), (1,), NO_LEADER), (3,), Election.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+    ],
+)
+def test_elections_that_are_asked_for(
+    state: PartitionImage, alive: tuple[int, ...], election: Election, outcome: tuple[int, ...] | ErrorCode
+) -> None:
+    """A partition that is named twice gets one election and two answers."""
+    assert elected(image_of(state, alive), election) == outcome

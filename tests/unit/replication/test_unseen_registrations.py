@@ -1,0 +1,74 @@
+"""A follower's fetch under a registration that the leader's image doesn't show: it may be new, and it may be invented."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership import Leadership
+
+from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of
+
+BROKERS = {1: 1, 2: 2, 3: 3}
+IMAGE = image_of(10, BROKERS)
+INVENTED = 1 << 40
+
+
+@pytest.fixture
+def log() -> FakeLog:
+    log = FakeLog(log_end_offset=100)
+    log.leader_epochs.assign(5, 0)
+    return log
+
+
+@pytest.fixture
+def leadership(log: FakeLog) -> Leadership:
+    """All are in sync and have fetched everything but the last ten records, which broker 2 lacks."""
+    leadership = leads(log, partition_of((1, 2, 3), (1, 2, 3)), IMAGE)
+    for fetch in (FollowerFetch(2, 2, 90, 0, 5, 5), FollowerFetch(3, 3, 100, 0, 5, 5)):
+        assert leadership.check_fetch(fetch, IMAGE) == ErrorCode.NONE
+        assert leadership.note_fetch(fetch, IMAGE, 0) is not None
+    log.advance_high_watermark(leadership.high_watermark(IMAGE, 0))
+    assert log.high_watermark == 90
+    return leadership
+
+
+@pytest.mark.parametrize("offset", [0, 90, 100])
+def test_it_moves_no_watermark_and_no_isr(leadership: Leadership, log: FakeLog, offset: int) -> None:
+    fetch = FollowerFetch(2, INVENTED, offset, offset, 5, 5)
+    assert leadership.check_fetch(fetch, IMAGE) == ErrorCode.NONE
+    assert leadership.note_fetch(fetch, IMAGE, 1) is None
+    assert leadership.high_watermark(IMAGE, 1) == 90
+    assert leadership.next_proposal(IMAGE, LAG_MS) is None, "nobody leaves the ISR for what somebody else said"
+
+
+def test_whom_it_names_goes_on_under_his_own(leadership: Leadership) -> None:
+    leadership.note_fetch(FollowerFetch(2, INVENTED, 0, 0, 5, 5), IMAGE, 1)
+    fetch = FollowerFetch(2, 2, 100, 0, 5, 5)
+    assert leadership.check_fetch(fetch, IMAGE) == ErrorCode.NONE
+    assert leadership.note_fetch(fetch, IMAGE, 2) is not None
+    assert leadership.high_watermark(IMAGE, 2) == 100
+
+
+def test_deletes_wait_for_it_for_a_while(leadership: Leadership, log: FakeLog) -> None:
+    log.raise_log_start(50)
+    for fetch in (FollowerFetch(2, 2, 90, 50, 5, 5), FollowerFetch(3, 3, 100, 50, 5, 5)):
+        leadership.note_fetch(fetch, IMAGE, 1)
+    assert leadership.low_watermark(IMAGE, 1) == 50
+    leadership.note_fetch(FollowerFetch(2, 11, 90, 50, 5, 5), IMAGE, 2)
+    assert leadership.low_watermark(IMAGE, 2) == -1, "what it reports counts when the image shows the registration"
+    assert leadership.slow_at_ms(IMAGE, 2) == 2 + LAG_MS + 1
+    assert leadership.low_watermark(IMAGE, 2 + LAG_MS + 1) == 50, "there is no such registration"
+
+
+def test_the_next_fetch_counts_once_the_image_shows_it(leadership: Leadership) -> None:
+    leadership.note_fetch(FollowerFetch(2, 11, 95, 0, 5, 5), IMAGE, 1)
+    later = image_of(11, {**BROKERS, 2: 11})
+    assert leadership.follow_broker(2, later), "whoever waits is to be woken"
+    assert leadership.low_watermark(later, 1) == -1
+    fetch = FollowerFetch(2, 11, 95, 0, 5, 5)
+    assert leadership.check_fetch(fetch, later) == ErrorCode.NONE
+    assert leadership.note_fetch(fetch, later, 2) is not None
+    assert leadership.low_watermark(later, 2) == 0
+    assert leadership.high_watermark(later, 2) == 95
