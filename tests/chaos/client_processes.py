@@ -1,0 +1,144 @@
+"""Client programs in processes of their own, so that a client can be killed as a broker can: each tells what it did, a JSON value a line.
+
+A program is a module of the tests that is run by name; its arguments are one JSON value. What it told before it was killed counts, for a
+line is written at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+END_LIMIT_S = 30.0
+LOOK_AGAIN_S = 0.05
+
+
+def tell(value: Any) -> None:
+    """What a program tells whoever started it. Killed in the middle of it, it has told nothing."""
+    os.write(1, json.dumps(value).encode() + b"\n")
+
+
+class ClientProcess:
+    """One life of a client program. Whoever starts it ends it."""
+
+    def __init__(self, module: str, arguments: Any, on_told: Callable[[Any], None]) -> None:
+        """`module` by its whole name; `on_told` is called with each value."""
+        self._command = [sys.executable, "-m", module, json.dumps(arguments)]
+        self._on_told = on_told
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: list[asyncio.Task[None]] = []
+        self.noise: list[str] = []
+        """The last lines of standard error."""
+
+    async def start(self) -> None:
+        """Start it, and don't wait for anything."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
+        self._reading = [asyncio.create_task(self._read_told()), asyncio.create_task(self._read_noise())]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.returncode is None
+
+    async def kill(self) -> None:
+        """SIGKILL; returns when all that it told is taken. May be called twice."""
+        await self._end(signal.SIGKILL)
+
+    async def terminate(self) -> int:
+        """SIGTERM, which a program takes for its end; returns the exit code."""
+        return await self._end(signal.SIGTERM)
+
+    async def _end(self, number: int) -> int:
+        process = self._process
+        assert process is not None
+        if process.returncode is None:
+            process.send_signal(number)
+        async with asyncio.timeout(END_LIMIT_S):
+            code = await process.wait()
+            for task in self._reading:
+                await task
+        return code
+
+    async def _read_told(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            if line.endswith(b"\n"):
+                self._on_told(json.loads(line))
+
+    async def _read_noise(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self.noise = [*self.noise[-30:], line.decode(errors="replace").rstrip("\n")]
+
+
+class Keeper:
+    """Programs by name; one that ends is started again, until the keeper rests."""
+
+    def __init__(self, make: Callable[[str], ClientProcess]) -> None:
+        """`make` gives a program, not started, for each life of it."""
+        self.clients: dict[str, ClientProcess] = {}
+        self.returns: Counter[str] = Counter()
+        """How often each was started again."""
+        self._make = make
+        self._kept: tuple[str, ...] = ()
+        self._keeping: asyncio.Task[None] | None = None
+
+    def keep(self, *names: str) -> None:
+        """Keep these running from now on."""
+        self._kept = names
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep())
+
+    async def rest(self) -> None:
+        """Start nothing any more; what runs runs on. Errors: whatever kept it from keeping."""
+        self._kept = ()
+        task, self._keeping = self._keeping, None
+        if task is not None:
+            await task
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL to one, if it runs."""
+        if name in self.clients:
+            await self.clients[name].kill()
+
+    async def terminate(self, name: str) -> int | None:
+        """SIGTERM to one, if it runs; returns the exit code."""
+        return await self.clients[name].terminate() if name in self.clients else None
+
+    async def close(self) -> None:
+        """SIGKILL to all."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        for client in self.clients.values():
+            await client.kill()
+
+    @property
+    def noise(self) -> str:
+        """The last lines of each, for a message."""
+        return "\n".join(f"{name}: {line}" for name, client in self.clients.items() for line in client.noise)
+
+    async def _keep(self) -> None:
+        while self._kept:
+            for name in self._kept:
+                client = self.clients.get(name)
+                if client is not None and client.is_running:
+                    continue
+                if client is not None:
+                    await client.kill()
+                    self.returns[name] += 1
+                self.clients[name] = self._make(name)
+                await self.clients[name].start()
+            await asyncio.sleep(LOOK_AGAIN_S)

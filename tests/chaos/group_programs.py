@@ -1,0 +1,206 @@
+"""Members of one group, each a program of its own (`client_processes.py`) with the client that it is told, and who writes what they read.
+
+A member tells what it was assigned and in which generation, where it began to read each partition, and what it has committed; times are on
+the monotonic clock, which is that of the whole machine. A commit that is refused, for the group is ahead of it, is no fault of anybody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+from aiokafka.errors import KafkaError as AiokafkaError
+
+from .client_processes import tell
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    import kafka
+    from kafka.errors import KafkaError as KafkaPythonError
+
+TOPIC, GROUP = "shared", "members"
+PARTITIONS = 6
+POLL_S = 0.1
+SESSION_MS = 3_000
+HEARTBEAT_MS = 300
+WRITE_EACH_S = 0.01
+
+Ends = dict[int, int]
+"""Partition → the next offset to be read."""
+
+
+class Story:
+    """What a member tells."""
+
+    def __init__(self) -> None:
+        self._new: dict[int, float] = {}
+        self.ending = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: self.ending.set())
+
+    def on_assigned(self, partitions: list[int], generation: int, member_id: str) -> None:
+        self._new = dict.fromkeys(partitions, time.monotonic())
+        tell({"assigned": sorted(partitions), "generation": generation, "member": member_id, "at": time.monotonic()})
+
+    def on_read(self, partition: int, offset: int) -> None:
+        since = self._new.pop(partition, None)
+        if since is not None:
+            tell({"resumed": partition, "offset": offset, "since": since})
+
+    def on_committed(self, ends: Ends) -> None:
+        tell({"committed": list(ends.items()), "at": time.monotonic()})
+
+
+def confluent_member(bootstrap: str, story: Story) -> None:
+    """confluent-kafka."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "broker.address.family": "v4",
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "reconnect.backoff.max.ms": 500,
+        }
+    )
+
+    def on_assign(_: object, places: list[Any]) -> None:
+        told = consumer.consumer_group_metadata()  # "CGMDv2:", the generation, then the ids of group and member, each ended by a zero.
+        generation = int.from_bytes(told[7:11], sys.byteorder, signed=True)
+        member_id = told[11:].split(b"\0")[1].decode()
+        story.on_assigned([place.partition for place in places], generation, member_id)
+
+    consumer.subscribe([TOPIC], on_assign=on_assign)
+    while not story.ending.is_set():
+        ends: Ends = {}
+        for message in consumer.consume(50, POLL_S):
+            if message.error() is None:
+                story.on_read(message.partition(), message.offset())
+                ends[message.partition()] = message.offset() + 1
+        if ends:
+            try:
+                wanted = [confluent_kafka.TopicPartition(TOPIC, number, offset) for number, offset in ends.items()]
+                done = consumer.commit(offsets=wanted, asynchronous=False)
+                story.on_committed({place.partition: place.offset for place in done if place.error is None})
+            except confluent_kafka.KafkaException as error:
+                tell({"refused": str(error)})
+    consumer.close()
+
+
+def kafka_python_member(bootstrap: str, story: Story) -> None:
+    """kafka-python."""
+    consumer: Any = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap.split(","),
+        group_id=GROUP,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        metadata_max_age_ms=2_000,
+    )
+
+    class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            pass
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            generation = consumer._coordinator._generation  # noqa: SLF001 - nothing else tells it
+            story.on_assigned([place.partition for place in assigned], generation.generation_id, generation.member_id)
+
+    consumer.partitions_for_topic(TOPIC)
+    consumer.subscribe([TOPIC], listener=Listener())
+    while not story.ending.is_set():
+        ends: Ends = {}
+        for place, records in consumer.poll(timeout_ms=int(POLL_S * 1000)).items():
+            story.on_read(place.partition, records[0].offset)
+            ends[place.partition] = records[-1].offset + 1
+        if ends:
+            try:
+                consumer.commit(
+                    {kafka.TopicPartition(TOPIC, number): kafka.OffsetAndMetadata(offset, "", -1) for number, offset in ends.items()}
+                )
+                story.on_committed(ends)
+            except KafkaPythonError as error:
+                tell({"refused": repr(error)})
+    consumer.close()
+
+
+def aiokafka_member(bootstrap: str, story: Story) -> None:
+    """aiokafka."""
+    asyncio.run(_aiokafka_member(bootstrap, story))
+
+
+async def _aiokafka_member(bootstrap: str, story: Story) -> None:
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=GROUP,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        metadata_max_age_ms=2_000,
+    )
+
+    class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            pass
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            coordinator = consumer._coordinator  # noqa: SLF001 - nothing else tells it
+            story.on_assigned([place.partition for place in assigned], coordinator.generation, coordinator.member_id)
+
+    consumer.subscribe([TOPIC], listener=Listener())
+    await consumer.start()
+    while not story.ending.is_set():
+        ends: Ends = {}
+        for place, records in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).items():
+            story.on_read(place.partition, records[0].offset)
+            ends[place.partition] = records[-1].offset + 1
+        if ends:
+            try:
+                await consumer.commit({aiokafka.TopicPartition(TOPIC, number): offset for number, offset in ends.items()})
+                story.on_committed(ends)
+            except AiokafkaError as error:
+                tell({"refused": repr(error)})
+    await consumer.stop()
+
+
+def writer(bootstrap: str, story: Story) -> None:
+    """Write to all partitions in turn, and at the end wait until all of it is acknowledged."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "broker.address.family": "v4",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "reconnect.backoff.max.ms": 500,
+        }
+    )
+    number = 0
+    while not story.ending.wait(WRITE_EACH_S):
+        producer.produce(TOPIC, b"%d" % number, partition=number % PARTITIONS)
+        producer.poll(0)
+        number += 1
+    sys.exit(producer.flush(60))
+
+
+PROGRAMS: dict[str, Callable[[str, Story], None]] = {
+    "confluent-kafka": confluent_member,
+    "kafka-python": kafka_python_member,
+    "aiokafka": aiokafka_member,
+    "writer": writer,
+}
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    PROGRAMS[given["program"]](given["bootstrap"], Story())
