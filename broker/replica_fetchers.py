@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaFetchers:
-    """See the module. Implements `FollowerAssignments` of the replica manager."""
+    """See the module. Implements `FollowerAssignments` of `followed_partitions`."""
 
     def __init__(
         self,

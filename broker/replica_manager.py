@@ -10,18 +10,19 @@ Sources: KIP-107; Kafka's `ReplicaManager`.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from lowtide.broker.delayed.commit import CommitWait
 from lowtide.broker.delayed.queue import DelayedQueue, DelayedRequest
+from lowtide.broker.followed_partitions import FollowedPartitions
+from lowtide.broker.hosted_logs import HostedLogs
 from lowtide.broker.led_partitions import LedPartitions
 from lowtide.broker.replication_throttle import ReplicationThrottle
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.slices import SlicedWork
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
@@ -37,18 +38,6 @@ from lowtide.storage.producer_state import DEFAULT_EXPIRATION_MS
 from lowtide.storage.validator import ValidatedBatch
 
 _DAY_MS = 86_400_000
-
-
-class FollowerAssignments(Protocol):
-    """Who fetches what this broker follows."""
-
-    def assign(self, partition: Partition, image: MetadataImage) -> None:
-        """This broker follows: the leader, its leader epoch or its address is new. The partition has a leader."""
-        ...
-
-    def unassign(self, key: TopicPartition) -> None:
-        """This broker leads the partition, or nobody does, or it isn't here any more. Also for one that was never assigned."""
-        ...
 
 
 class ReplicaManager:
@@ -70,8 +59,7 @@ class ReplicaManager:
         """`log_config` gives the effective configuration of a topic's logs; `on_partition_made` is told of each partition hosted anew."""
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
-        self.offline: frozenset[TopicPartition] = frozenset()
-        """Partitions of this broker that it can't serve: their log directory is offline, or their log could not be made or loaded."""
+        self.hosted_logs = HostedLogs(log_manager, log, on_free=self._on_names_free)
         self.producer_id_expiration_ms = DEFAULT_EXPIRATION_MS
         """How long a partition remembers a silent producer; partitions take a new value over with the next image that names them."""
         self.image: MetadataImage | None = None
@@ -79,9 +67,7 @@ class ReplicaManager:
         """Our registration, 0 for none; None where nobody registers. What was won under another one is not led (rule R8)."""
         self.is_fenced: Callable[[], bool] | None = None
         """Whether this broker must not act as a leader now; None for one that always may."""
-        self.followers: FollowerAssignments | None = None
-        """None where this broker can't follow: in tests."""
-
+        self.followed = FollowedPartitions()
         self.leader_throttle: ReplicationThrottle | None = None
         """Slows down what is served to followers, where a topic wants that."""
 
@@ -110,13 +96,9 @@ class ReplicaManager:
         self._log = log
         self._log_config = log_config
         self._on_partition_made = on_partition_made
-        self._followed: dict[BrokerId, dict[TopicPartition, Partition]] = {}
         self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
-        self._work: deque[Callable[[], None]] = deque()
-        self._working = False
+        self._work = SlicedWork(loop, clock, self._tell_settled)
         self._settled: list[asyncio.Future[None]] = []
-        self._leaving: set[TopicPartition] = set()
-        self._without_room: set[str] = set()
 
     # ------------------------------------------------------------------ finding a partition
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
@@ -130,7 +112,7 @@ class ReplicaManager:
             if self.is_fenced is not None and self.is_fenced():
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
             return found if not found.log.offline else ErrorCode.KAFKA_STORAGE_ERROR
-        if (topic, partition) in self.offline:
+        if (topic, partition) in self.hosted_logs.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         known = self.image.topics.get(topic) if self.image is not None else None
         if known is None or not 0 <= partition < len(known.partitions):
@@ -255,7 +237,7 @@ class ReplicaManager:
             TopicPartition(topic.name, index)
             for topic in deleted
             for index in range(len(topic.partitions))
-            if (topic.name, index) in self.partitions or (topic.name, index) in self.offline
+            if (topic.name, index) in self.partitions or (topic.name, index) in self.hosted_logs.offline
         ]
         for topic in changed:
             known = () if new_defaults or before is None else before.earlier_partitions(topic)
@@ -263,14 +245,14 @@ class ReplicaManager:
                 if index < len(known) and known[index] is state:
                     continue
                 if self.broker_id in state.replicas:
-                    self._work.append(partial(self._host, topic, index, state))
-                elif (topic.name, index) in self.partitions or (topic.name, index) in self.offline:
+                    self._work.add(partial(self._host, topic, index, state))
+                elif (topic.name, index) in self.partitions or (topic.name, index) in self.hosted_logs.offline:
                     gone.append(TopicPartition(topic.name, index))  # Its reassignment is through.
         if gone:
             self.remove(gone)
         for broker_id in (*brokers, *self.led.take_settled(image.revision)):
-            self._work.append(partial(self._follow_broker, broker_id))
-        self._work_on()
+            self._work.add(partial(self._follow_broker, broker_id))
+        self._work.begin()
 
     def on_registration(self) -> None:
         """We have registered, or the registration is lost: what we lead is another matter now."""
@@ -285,27 +267,27 @@ class ReplicaManager:
             for index, state in enumerate(topic.partitions)
             if self.broker_id in state.replicas
         ]
-        offline = self._log_manager.expect(here)
-        if offline:
-            lost = list(self._log_manager.lost_directories)
-            self._log.error("partitions are offline with their log directories", partitions=len(offline), missing_directories=lost)
+        self.hosted_logs.expect(here)
+
+    @property
+    def _is_settled(self) -> bool:
+        return not self._work.waits and not self.hosted_logs.leaving
 
     async def settled(self) -> None:
         """Wait until all that was asked for is done on disk."""
-        if self._work or self._leaving:
+        if not self._is_settled:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._settled.append(waiter)
             await waiter
 
     def tick(self) -> None:
         """Try again to make logs for which there was no room. On the order of once a second."""
-        names, self._without_room = self._without_room, set()
-        self._host_again(*names)
+        self._host_again(*self.hosted_logs.take_without_room())
 
     def on_directory_failed(self, logs: Iterable[Log]) -> None:
         """A log directory went offline: whoever waits for its partitions is told."""
         logs = list(logs)
-        self.offline |= {log.topic_partition for log in logs if log.topic_partition in self.partitions}
+        self.hosted_logs.add_offline(log.topic_partition for log in logs if log.topic_partition in self.partitions)
         for log in logs:
             self._release(log.topic_partition)
 
@@ -343,38 +325,22 @@ class ReplicaManager:
             state = msgspec.structs.replace(state, leader=NO_LEADER)
         changed = partition.become(state, self.image, self._clock.monotonic_ms())
         if changed:
-            self._assign(partition, self.image)
+            self.followed.on_become(partition, self.image)
             self._release(key)
         self.led.on_become(partition, changed=changed)
 
     def _leads_by_this_registration(self, state: PartitionImage) -> bool:
         return self.own_epoch is None or (self.broker_id, self.own_epoch()) in zip(state.isr, state.isr_epochs, strict=True)
 
-    def _assign(self, partition: Partition, image: MetadataImage) -> None:
-        """Have the partition fetched from its leader, if that is another broker."""
-        key, leader_id = partition.topic_partition, partition.leader_id
-        for followed in self._followed.values():
-            followed.pop(key, None)
-        if not partition.is_leader and partition.leader_id >= 0:
-            self._followed.setdefault(leader_id, {})[key] = partition
-        if self.followers is None:
-            return
-        if partition.is_leader or partition.leader_id < 0:
-            self.followers.unassign(key)
-        else:
-            self.followers.assign(partition, image)
-
     def _follow_broker(self, broker_id: BrokerId) -> None:
         """A broker came, went or changed: the partitions that it follows here, or that it leads, are concerned."""
-        led, followed = self.led.of_follower(broker_id), list(self._followed.get(broker_id, {}).values())
-        self._work.extend(partial(self.led.on_broker_changed, partition, broker_id) for partition in led)
-        self._work.extend(partial(self._reassign, partition) for partition in followed)
+        self._work.extend(partial(self.led.on_broker_changed, partition, broker_id) for partition in self.led.of_follower(broker_id))
+        self._work.extend(partial(self._reassign, partition) for partition in self.followed.of_leader(broker_id))
 
     def _reassign(self, partition: Partition) -> None:
         """The leader's address may be another."""
-        still = self.partitions.get(partition.topic_partition) is partition and not partition.is_leader and partition.leader_id >= 0
-        if still and self.followers is not None and self.image is not None:
-            self.followers.assign(partition, self.image)
+        if self.partitions.get(partition.topic_partition) is partition and self.image is not None:
+            self.followed.on_leader_changed(partition, self.image)
 
     def _config_of(self, topic: TopicImage) -> LogConfig:
         """The configuration of a topic's logs, which is made once for all of its partitions that are worked on in turn."""
@@ -384,26 +350,9 @@ class ReplicaManager:
 
     def _open(self, key: TopicPartition, topic: TopicImage, config: LogConfig) -> Partition | None:
         """The partition over its log, which is made where there is none; None when its directory cannot be written."""
-        log = self._log_manager.logs.get(key)
-        if log is not None and log.topic_id != topic.topic_id:
-            self._log.warning("log of an earlier topic of the same name is removed", partition=str(key))
-            self._remove([key], then=partial(self._host_again, topic.name))
-            return None
+        log = self.hosted_logs.open(key, topic.topic_id, config)
         if log is None:
-            if key in self._leaving:
-                return None
-            try:
-                log = self._log_manager.create_log(key, topic.topic_id, config)
-            except StorageError as error:
-                if key not in self.offline:
-                    self._log.error("log could not be created", partition=str(key), error=str(error))
-                if error.is_disk_full:
-                    self._without_room.add(topic.name)
-                self.offline |= {key}
-                return None
-            self.offline -= {key}
-        if log.offline:
-            self.offline |= {key}  # Its directory has failed before this partition was here to be told so.
+            return None
         partition = Partition(
             topic_partition=key,
             topic_id=topic.topic_id,
@@ -417,19 +366,16 @@ class ReplicaManager:
 
     def remove(self, gone: list[TopicPartition]) -> None:
         """Stop partitions that aren't this broker's any more, and delete their logs."""
-        self.offline -= set(gone)
+        self.hosted_logs.forget_offline(gone)
         for key in gone:
             self._let_go(key)
-        self._remove(gone, then=partial(self._host_again, *dict.fromkeys(key.topic for key in gone)))
+        self.hosted_logs.remove(gone)
 
     def _let_go(self, key: TopicPartition) -> None:
         """The partition isn't here any more."""
         partition = self.partitions.pop(key, None)
         self.led.forget(key)
-        for followed in self._followed.values():
-            followed.pop(key, None)
-        if self.followers is not None:
-            self.followers.unassign(key)
+        self.followed.forget(key)
         if partition is not None:
             partition.tell(PartitionChange.ROLE)
         self._release(key)
@@ -459,41 +405,17 @@ class ReplicaManager:
     def _on_log_flushed(self, log: Log) -> None:
         self.flushes.advance(log.topic_partition, log.recovery_point)
 
-    def _remove(self, keys: list[TopicPartition], *, then: Callable[[], object]) -> None:
-        """Delete logs; their names can be used again when `then` is called."""
-        self._leaving.update(keys)
-
-        def removed(error: OSError | StorageError | None) -> None:
-            if error is not None:
-                self._log.error("logs could not be deleted", partitions=len(keys), error=str(error))
-            self._leaving.difference_update(keys)
-            then()
-            self._tell_settled()
-
-        self._log_manager.delete_logs(keys, removed)
+    def _on_names_free(self, names: Iterable[str]) -> None:
+        self._host_again(*names)
+        self._tell_settled()
 
     def _host_again(self, *names: str) -> None:
         """Topics whose names were taken by logs on their way out may have been made anew since."""
         if self.image is not None:
             self.on_image(self.image, [self.image.topics[name] for name in names if name in self.image.topics], [])
 
-    # ------------------------------------------------------------------ slices
-    def _work_on(self) -> None:
-        if not self._working:
-            self._working = True
-            run_in_slices(self._loop, self._clock, self._steps(), self._on_worked)
-
-    def _steps(self) -> Iterator[None]:
-        while self._work:
-            self._work.popleft()()
-            yield
-
-    def _on_worked(self) -> None:
-        self._working = False
-        self._tell_settled()
-
     def _tell_settled(self) -> None:
-        if not self._work and not self._leaving:
+        if self._is_settled:
             waiters, self._settled = self._settled, []
             for waiter in waiters:
                 if not waiter.done():

@@ -86,7 +86,7 @@ class ReplicationHealth:
             led_partitions=len(led),
             under_replicated_partitions=sum(len(state.isr) < len(state.replicas) - len(state.adding) for state in states),
             under_min_isr_partitions=sum(not partition.has_enough_in_sync for partition in led),
-            offline_replicas=len(replicas.offline),
+            offline_replicas=len(replicas.hosted_logs.offline),
             offline_partitions=self._leaderless() if self._is_controller() else None,
             isr_shrinks_total=changes.shrinks,
             isr_expands_total=changes.expands,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 from lowtide.broker.pending import Pending
@@ -54,3 +55,43 @@ def answer_in_slices(clock: Clock, log: Any, steps: Generator[None, None, Respon
             pending.fail()
 
     return take_slice()
+
+
+class SlicedWork:
+    """Pieces of work that are done in their order, in slices. A piece may add others."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, on_done: Callable[[], None]) -> None:
+        """`on_done` is called whenever nothing is left to do."""
+        self._loop = loop
+        self._clock = clock
+        self._on_done = on_done
+        self._pieces: deque[Callable[[], None]] = deque()
+        self._is_begun = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether a piece is still to be begun."""
+        return bool(self._pieces)
+
+    def add(self, piece: Callable[[], None]) -> None:
+        """Have it done after what was added before; see `begin`."""
+        self._pieces.append(piece)
+
+    def extend(self, pieces: Iterable[Callable[[], None]]) -> None:
+        """Have them done after what was added before."""
+        self._pieces.extend(pieces)
+
+    def begin(self) -> None:
+        """Do what was added, the first slice of it at once; nothing new where that is under way."""
+        if not self._is_begun:
+            self._is_begun = True
+            run_in_slices(self._loop, self._clock, self._steps(), self._on_all_done)
+
+    def _steps(self) -> Iterator[None]:
+        while self._pieces:
+            self._pieces.popleft()()
+            yield
+
+    def _on_all_done(self) -> None:
+        self._is_begun = False
+        self._on_done()

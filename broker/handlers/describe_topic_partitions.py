@@ -47,7 +47,10 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         limit = max(1, min(broker.config.max_request_partition_size_limit, request.response_partition_limit))
         first = "" if cursor is None else cursor.topic_name
         page = _Page(
-            image, endpoints_for(image, context.connection.listener_name), (broker.replicas.broker_id, broker.replicas.offline), limit
+            image,
+            endpoints_for(image, context.connection.listener_name),
+            (broker.replicas.broker_id, broker.replicas.hosted_logs.offline),
+            limit,
         )
         page.fill(sorted(name for name in names if name >= first), cursor)
         return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=page.topics, next_cursor=page.next_cursor)

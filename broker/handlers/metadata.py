@@ -74,7 +74,7 @@ class _Rows:
 
     def follow(self, image: MetadataImage) -> dict[BrokerId, Listener]:
         """Forget what another image makes wrong. Returns where brokers are. To be called before rows are asked for."""
-        valid_for = (image.brokers, image.offline_replicas, self._replicas.offline)
+        valid_for = (image.brokers, image.offline_replicas, self._replicas.hosted_logs.offline)
         if not all(map(is_, valid_for, self._valid_for)):
             self._valid_for = valid_for
             self._endpoints = endpoints_for(image, self._listener_name)
@@ -96,7 +96,7 @@ class _Rows:
         return row
 
     def _partition(self, image: MetadataImage, topic: TopicImage, number: int) -> MetadataResponsePartition:
-        state, here, failed = topic.partitions[number], self._replicas.broker_id, self._replicas.offline
+        state, here, failed = topic.partitions[number], self._replicas.broker_id, self._replicas.hosted_logs.offline
         offline = offline_replicas(image, topic, number, self._endpoints, (here, failed))
         leader, error = leader_for(image, state, self._endpoints, offline)
         replicas = list(state.replicas)
@@ -133,8 +133,8 @@ class _Answers:
 
     def find(self, key: _AnswerKey, image: MetadataImage) -> MetadataResponse | None:
         """The answer that was kept under this image and with the same partitions offline."""
-        if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.offline:
-            self._valid_for = (image, self._replicas.offline)
+        if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.hosted_logs.offline:
+            self._valid_for = (image, self._replicas.hosted_logs.offline)
             self._kept.clear()
         return self._kept.get(key)
 

@@ -48,7 +48,7 @@ def ask(
     config: dict[str, str] | None = None,
     offline: frozenset[TopicPartition] = frozenset(),
 ) -> DescribeTopicPartitionsResponse:
-    replicas = SimpleNamespace(broker_id=0, offline=offline)
+    replicas = SimpleNamespace(broker_id=0, hosted_logs=SimpleNamespace(offline=offline))
     broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=state), config=load_config(settings=config or {}), replicas=replicas)
     handle = handler(broker).handle
     assert handle is not None

@@ -46,7 +46,7 @@ class Asked:
 
     def __init__(self, image: MetadataImage) -> None:
         self.session = SimpleNamespace(image=image)
-        self.replicas = SimpleNamespace(broker_id=1, offline=frozenset())
+        self.replicas = SimpleNamespace(broker_id=1, hosted_logs=SimpleNamespace(offline=frozenset()))
         context: Any = SimpleNamespace(metadata=self.session, replicas=self.replicas, config=load_config())
         handle = handler(context, SimpleNamespace()).handle
         assert handle is not None
@@ -130,7 +130,7 @@ def test_replicas_in_failed_log_directories_are_offline() -> None:
     """As the metadata say it of any broker, and as this one knows it of itself at once."""
     asked = Asked(cluster(partition(3), partition(3), offline_replicas={2: {TOPIC_ID: frozenset({0})}}))
     assert [row.offline_replicas for row in asked.rows("INSIDE")] == [[2], []]
-    asked.replicas.offline = frozenset({TopicPartition("t", 1)})
+    asked.replicas.hosted_logs.offline = frozenset({TopicPartition("t", 1)})
     assert [row.offline_replicas for row in asked.rows("INSIDE")] == [[2], [1]]
     assert [row.isr_nodes for row in asked.rows("INSIDE")] == [[1, 2, 3], [2, 3]]
 

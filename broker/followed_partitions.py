@@ -1,0 +1,69 @@
+"""The partitions that this broker follows, by their leaders; who fetches them is told what becomes of each.
+
+Decisions are in `replication/`; the fetching is `replica_fetchers`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from lowtide.metadata.image import MetadataImage
+    from lowtide.protocol.types import BrokerId, TopicPartition
+    from lowtide.replication.partition import Partition
+
+
+class FollowerAssignments(Protocol):
+    """Who fetches what this broker follows."""
+
+    def assign(self, partition: Partition, image: MetadataImage) -> None:
+        """This broker follows: the leader, its leader epoch or its address is new. The partition has a leader."""
+        ...
+
+    def unassign(self, key: TopicPartition) -> None:
+        """This broker leads the partition, or nobody does, or it isn't here any more. Also for one that was never assigned."""
+        ...
+
+
+class FollowedPartitions:
+    """See the module. Part of the replica manager."""
+
+    def __init__(self) -> None:
+        self.fetchers: FollowerAssignments | None = None
+        """None where this broker can't follow: in tests."""
+        self._by_leader: dict[BrokerId, dict[TopicPartition, Partition]] = {}
+
+    def of_leader(self, broker_id: BrokerId) -> list[Partition]:
+        """The partitions that this broker follows and that broker leads."""
+        return list(self._by_leader.get(broker_id, {}).values())
+
+    def on_become(self, partition: Partition, image: MetadataImage) -> None:
+        """The partition's leader or leader epoch is another: have it fetched from there, if that is another broker."""
+        key = partition.topic_partition
+        self._forget(key)
+        if not _is_followed(partition):
+            if self.fetchers is not None:
+                self.fetchers.unassign(key)
+            return
+        self._by_leader.setdefault(partition.leader_id, {})[key] = partition
+        if self.fetchers is not None:
+            self.fetchers.assign(partition, image)
+
+    def on_leader_changed(self, partition: Partition, image: MetadataImage) -> None:
+        """The leader's broker came, went or changed: its address may be another."""
+        if _is_followed(partition) and self.fetchers is not None:
+            self.fetchers.assign(partition, image)
+
+    def forget(self, key: TopicPartition) -> None:
+        """The partition isn't here any more."""
+        self._forget(key)
+        if self.fetchers is not None:
+            self.fetchers.unassign(key)
+
+    def _forget(self, key: TopicPartition) -> None:
+        for followed in self._by_leader.values():
+            followed.pop(key, None)
+
+
+def _is_followed(partition: Partition) -> bool:
+    return not partition.is_leader and partition.leader_id >= 0
