@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,11 +23,13 @@ from lowtide.broker.coordinator.consumed import survey
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.dispatcher import Dispatcher
+from lowtide.broker.due_work import DueWork
 from lowtide.broker.fencing import Fence
 from lowtide.broker.fetch_session import FetchSessionCache
 from lowtide.broker.forwarding import Forwarder
 from lowtide.broker.handlers.registry import handlers
 from lowtide.broker.isr_changes import IsrChanges
+from lowtide.broker.log_directories import check_directories, check_metadata_directory, make_log_manager
 from lowtide.broker.loop_health import LoopHealth
 from lowtide.broker.membership import hand_over, registration_of, session_settings
 from lowtide.broker.partition_administrator import controller_settings
@@ -41,7 +42,6 @@ from lowtide.broker.replication_health import ReplicationHealth
 from lowtide.broker.replication_throttle import ReplicationThrottle
 from lowtide.broker.retention import Retention
 from lowtide.broker.server import ConnectionHost, Server, open_listeners
-from lowtide.broker.slices import run_in_slices
 from lowtide.broker.strays import remove_strays
 from lowtide.broker.topics import TopicAdministrator
 from lowtide.metadata.broker_image import Replicas
@@ -54,8 +54,8 @@ from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.replication.controller import ControllerWork
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log import Log, LogConfig
-from lowtide.storage.log_manager import KnownTopic, LogManager, LogManagerSettings
+from lowtide.storage.log import Log
+from lowtide.storage.log_manager import KnownTopic, LogManager
 from lowtide.storage.segment_ages import SegmentAges
 
 __all__ = ["START_ERRORS", "Broker", "Ports"]
@@ -65,10 +65,6 @@ MAXIMUM_WAITING_PER_PARTITION = 10_000
 
 STOP_GRACE_S = 5.0
 """How long owed answers may take at a stop."""
-
-_TICK_S = 1.0
-"""How often due work of the logs is looked for; each piece has its own interval."""
-
 
 START_ERRORS = (StorageError, SessionError, MetadataStoreError, MetadataCorruptError, OSError)
 """What keeps a broker from starting through no fault of ours: each says in a sentence what it is about."""
@@ -115,8 +111,7 @@ class Broker:
         self._controller_work = ControllerWork(config.node_id, lambda: controller_settings(self._configs.current))
         self._peers = PeerClients(ports.clock, self._tasks, log, client_id=f"broker-{config.node_id}")
         self.fetchers: ReplicaFetchers | None = None
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._upkeep_runs = False
+        self._due_work: DueWork | None = None
         self._hurries = asyncio.Event()
         self.loop_health: LoopHealth | None = None
         self.replication_health: ReplicationHealth | None = None
@@ -159,7 +154,7 @@ class Broker:
     async def _start(self) -> None:
         config, ports = self.config, self._ports
         if not ports.shared_metadata:
-            self._check_metadata_directory()
+            check_metadata_directory(ports.filesystem, config.log_dirs[0])
         self._store = await ports.open_store(config.log_dirs[0])
         place = ports.shared_metadata or f"{config.log_dirs[0]}/{METADATA_FILE}"
         adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, place, ports.metadata_prefix)
@@ -172,20 +167,7 @@ class Broker:
             settings=session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata)),
             reconcile=self._controller_work.plan,
         )
-        self._log_manager = LogManager(
-            ports.filesystem,
-            ports.clock,
-            list(config.log_dirs),
-            {directory: ports.make_committer(directory) for directory in config.log_dirs},
-            ports.worker,
-            ports.random,
-            LogManagerSettings(
-                recovery_point_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
-                high_watermark_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-                producer_id_expiration_ms=config.producer_id_expiration_ms,
-                default_config=_for_unknown_topics(log_config(config, {})),
-            ),
-        )
+        self._log_manager = make_log_manager(config, ports)
         try:
             cluster_id = await self._session.open(self._log_manager.known_cluster_id())
         except InconsistentClusterError as error:
@@ -256,7 +238,16 @@ class Broker:
         self.retention.start()
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
         self.loop_health.start()
-        self._tick_timer = ports.loop.call_later(_TICK_S, self._on_tick)
+        pieces = (
+            self._check_store,
+            self.replicas.tick,
+            self._watch_replication,
+            groups.on_tick,
+            transactions.on_tick,
+            self._wake_controller,
+        )
+        self._due_work = DueWork(ports.loop, ports.clock, log_manager, pieces)
+        self._due_work.start()
 
     def _replicate(self, session: MetadataSession, replicas: ReplicaManager) -> None:
         """Give the partitions what they need to lead and to follow."""
@@ -265,7 +256,7 @@ class Broker:
         replicas.leader_throttle = ReplicationThrottle("leader", self._configs, clock, self.config.node_id, lambda: session.image)
         session.on_registration(replicas.on_registration)
         isr_changes = replicas.led.writer = IsrChanges(session, self._tasks.spawn, self.log, replicas.led.look_at)
-        self.fetchers = replicas.followers = ReplicaFetchers(
+        self.fetchers = replicas.followed.fetchers = ReplicaFetchers(
             configs=self._configs,
             session=session,
             replicas=replicas,
@@ -280,7 +271,7 @@ class Broker:
         """Register, take over what was found if that is wanted, and have the partitions here that the metadata give to this broker."""
         config, ports = self._configs.current, self._ports
         replicas.expect(session.image)
-        self._check_directories(log_manager)
+        check_directories(log_manager, self.config, failed=self.failed)
         session.on_image(self._on_image)
         directories = BrokerDirectories(log_manager, config.node_id)
         new_directories = {path for path, number in directories.registrations().items() if number is None}
@@ -297,15 +288,7 @@ class Broker:
         remove_strays(image, log_manager.logs, replicas, ports.filesystem, new_directories, self.log)
         replicas.on_image(image, image.topics.values(), ())
         await replicas.settled()
-        self._check_directories(log_manager)
-
-    def _check_directories(self, log_manager: LogManager) -> None:
-        """Nobody is served without a log directory, nor where the metadata are in one that has failed since it was opened."""
-        if self.failed or not log_manager.has_online_directory:
-            failed = log_manager.offline_directories
-            raise StorageError(
-                ", ".join(failed) or self.config.log_dirs[0], f"failed while the broker started: {'; '.join(failed.values())}"
-            )
+        check_directories(log_manager, self.config, failed=self.failed)
 
     async def stop(self) -> None:
         """Stop gracefully: others lead what this broker led, owed answers go out, logs are flushed and marked clean."""
@@ -347,8 +330,8 @@ class Broker:
 
     async def _abandon(self, *, clean: bool = False) -> None:
         """End what runs. Only a `clean` end marks the log directories so."""
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
+        if self._due_work is not None:
+            self._due_work.stop()
         if self.retention is not None:
             self.retention.stop()
         if self._fence is not None:
@@ -379,14 +362,6 @@ class Broker:
             log_manager.close()
         except (OSError, StorageError) as error:
             self.log.error("the logs were not stopped cleanly", error=str(error))
-
-    def _check_metadata_directory(self) -> None:
-        """The metadata store needs its directory now; what is wrong with another one is found out when all are opened."""
-        directory = self.config.log_dirs[0]
-        try:
-            self._ports.filesystem.make_directories(directory)
-        except OSError as error:
-            raise StorageError(directory, f"the log directory cannot be made: {error.strerror or error}") from error
 
     def _advertised(self) -> tuple[Listener, ...]:
         """Where clients are told to connect; port 0 stands for the port that was bound."""
@@ -444,28 +419,18 @@ class Broker:
             self.failed = True
             self._on_failed()
 
-    def _on_tick(self) -> None:
-        assert self._log_manager is not None
+    def _check_store(self) -> None:
         if self._store is not None and self._store.failure is not None:
             self._fail(f"{self._store.failure}, the broker stops")
-        if self.replicas is not None:
-            self.replicas.tick()
+
+    def _watch_replication(self) -> None:
         if self.replication_health is not None:
             self.replication_health.on_tick(self._ports.clock.monotonic_ms())
-        if self._groups is not None:
-            self._groups.on_tick()
-        if self._transactions is not None:
-            self._transactions.on_tick()
+
+    def _wake_controller(self) -> None:
+        """Have the controller look at what is due by now."""
         if self._session is not None and self._controller_work.on_tick(self._session.image, self._ports.clock.monotonic_ms()):
             self._session.wake_controller()
-        if not self._upkeep_runs:
-            self._upkeep_runs = True
-            steps = self._log_manager.due_work(self._ports.clock.wall_ms())
-            run_in_slices(self._ports.loop, self._ports.clock, steps, self._on_upkeep_done)
-        self._tick_timer = self._ports.loop.call_later(_TICK_S, self._on_tick)
-
-    def _on_upkeep_done(self) -> None:
-        self._upkeep_runs = False
 
     def _on_fence_turned(self, up: bool) -> None:  # noqa: FBT001 - the port of a callback
         """Those who wait are told when it goes up."""
@@ -487,11 +452,3 @@ class Broker:
 
 async def _until(event: asyncio.Event) -> None:
     await event.wait()
-
-
-def _for_unknown_topics(config: LogConfig) -> LogConfig:
-    """What logs are loaded with whose topics aren't known: left by Kafka, to be taken over, or left of deleted topics.
-
-    They may have been compacted, so a gap between two segments is no damage, whatever the default policy is; it isn't to Kafka either.
-    """
-    return replace(config, cleanup_policy=config.cleanup_policy | {"compact"})
