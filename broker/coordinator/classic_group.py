@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.coordinator.effects import Reply
+from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, MemberMemory, bytes_of_member
 from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.group_records import GroupMetadataValue, MemberMetadata
@@ -72,6 +73,8 @@ class Member(msgspec.Struct):
     """The request that waits for the leader's assignments."""
     is_new: bool = False
     """It has not been in a generation yet."""
+    held_bytes: int = 0
+    """What the group has counted for it."""
 
     def metadata(self, protocol: str) -> bytes:
         """What the member said for a protocol that it speaks."""
@@ -93,10 +96,12 @@ class ClassicGroup:
         "awaiting_join_count",
         "generation_id",
         "group_id",
+        "held_bytes",
         "initial_delay",
         "last_record_offset",
         "leader_id",
         "members",
+        "memory",
         "new_member_added",
         "pending_join",
         "pending_sync",
@@ -110,9 +115,11 @@ class ClassicGroup:
         "supported",
     )
 
-    def __init__(self, group_id: str, *, wall_ms: int | None) -> None:
-        """An empty group in generation 0; `wall_ms` is None where it isn't known since when."""
+    def __init__(self, group_id: str, *, wall_ms: int | None, memory: MemberMemory | None = None) -> None:
+        """An empty group in generation 0; `wall_ms` is None where it isn't known since when; `memory` is shared by a broker's groups."""
         self.group_id = group_id
+        self.memory = memory if memory is not None else MemberMemory()
+        self.held_bytes = 0
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_since_ms = wall_ms
@@ -201,7 +208,18 @@ class ClassicGroup:
         self._count_protocols(member, 1)
         if member.awaiting_join is not None:
             self.awaiting_join_count += 1
-        self.pending_join.pop(member.member_id, None)
+        self._take_back(member.member_id)
+
+    def give_out(self, member_id: str) -> None:
+        """Wait for somebody to join under this id."""
+        assert member_id not in self.pending_join
+        self.pending_join[member_id] = None
+        self._hold(MEMBER_BYTES)
+
+    def _take_back(self, member_id: str) -> None:
+        if member_id in self.pending_join:
+            del self.pending_join[member_id]
+            self._hold(-MEMBER_BYTES)
 
     def remove(self, member_id: str) -> None:
         """Let a member go, or one that has an id only; the oldest one left leads then. What it waits for isn't answered here."""
@@ -214,7 +232,7 @@ class ClassicGroup:
                 del self.static_members[member.group_instance_id]
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
-        self.pending_join.pop(member_id, None)
+        self._take_back(member_id)
         self.pending_sync.pop(member_id, None)
 
     def update(
@@ -268,6 +286,26 @@ class ClassicGroup:
                 return False
             self.leader_id = joined.member_id
         return True
+
+    # ------------------------------------------------------------------ memory
+    def has_room(self, more_bytes: int) -> bool:
+        """Whether more may be held for members of this group."""
+        return self.memory.has_room(self.held_bytes, more_bytes)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """Keep a member's assignment."""
+        self._hold(len(assignment) - len(member.assignment))
+        member.held_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def release(self) -> None:
+        """The group is gone: whatever still happens to it counts for nobody."""
+        self.memory.held_bytes -= self.held_bytes
+        self.memory = MemberMemory()
+
+    def _hold(self, more_bytes: int) -> None:
+        self.held_bytes += more_bytes
+        self.memory.held_bytes += more_bytes
 
     # ------------------------------------------------------------------ protocols
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
@@ -341,7 +379,7 @@ class ClassicGroup:
         )
 
     @classmethod
-    def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    def from_record(cls, group_id: str, value: GroupMetadataValue, memory: MemberMemory | None = None) -> ClassicGroup:
         """The group that a record keeps: empty, or stable with its members.
 
         Errors: ProtocolError for one that can't be.
@@ -355,7 +393,7 @@ class ClassicGroup:
             message = f"group {group_id} has a member twice"
             raise ProtocolError(message)
         since = value.current_state_timestamp
-        group = cls(group_id, wall_ms=since if since >= 0 else None)
+        group = cls(group_id, wall_ms=since if since >= 0 else None, memory=memory)
         group.generation_id = value.generation
         group.protocol_type = value.protocol_type or None
         group.protocol_name = value.protocol
@@ -378,6 +416,13 @@ class ClassicGroup:
         return group
 
     def _count_protocols(self, member: Member, by: int) -> None:
+        """Count a member in (1) or out (-1), with what it takes."""
+        self._hold(-member.held_bytes)
+        member.held_bytes = 0
+        if by > 0:
+            words = (member.client_id, member.group_instance_id)
+            member.held_bytes = bytes_of_member(words, member.protocols) + len(member.assignment)
+            self._hold(member.held_bytes)
         for name in dict(member.protocols):
             self.supported[name] += by
             if not self.supported[name]:

@@ -16,6 +16,7 @@ from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
 from lowtide.broker.coordinator.committed_offsets import CommittedOffsets, check_commit
 from lowtide.broker.coordinator.effects import Effects, Reply
 from lowtide.broker.coordinator.joining import Client, Joining
+from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.membership import Membership
 from lowtide.broker.coordinator.rebalancing import NO_MEMBER_ID, Rebalancing, TimerKey, join_failed, sync_failed
 from lowtide.broker.coordinator.settings import GroupSettings
@@ -38,8 +39,10 @@ _EXPIRY: Final[TimerKey] = ("expiry", "", "")
 class Groups:
     """See the module."""
 
-    def __init__(self, settings: GroupSettings, random: Random) -> None:
+    def __init__(self, settings: GroupSettings, random: Random, memory: MemberMemory | None = None) -> None:
+        """`memory` is shared by all groups of a broker."""
         self.settings = settings
+        self.memory = memory if memory is not None else MemberMemory()
         self.groups: dict[str, ClassicGroup] = {}
         self.committed = CommittedOffsets(settings)
         self.timers: Timers[TimerKey] = Timers()
@@ -61,7 +64,10 @@ class Groups:
         Errors: ProtocolError for a group that can't be.
         """
         if isinstance(change, GroupMetadata) and change.value is not None:
-            self.groups[change.group] = ClassicGroup.from_record(change.group, change.value)
+            group = ClassicGroup.from_record(change.group, change.value, self.memory)
+            if change.group in self.groups:
+                self.groups[change.group].release()
+            self.groups[change.group] = group
         self.note(change, offset)
 
     def note(self, change: OffsetCommit | GroupMetadata, offset: Offset) -> None:
@@ -78,6 +84,7 @@ class Groups:
             if gone is not None:
                 self._rebalancing.cancel_timers(gone)
                 gone.state = GroupState.DEAD
+                gone.release()
         group = self.groups.get(group_id)
         if group is not None:
             group.last_record_offset = offset
@@ -102,6 +109,7 @@ class Groups:
                     effects.answer(member.awaiting_sync, sync_failed(ErrorCode.NOT_COORDINATOR))
                     member.awaiting_sync = None
             group.state = GroupState.DEAD
+            group.release()
         self.groups.clear()
 
     def read_barrier(self, group_id: str) -> Offset:
@@ -221,7 +229,7 @@ class Groups:
         return [group for group in self.groups.values() if not wanted or group.state.value.lower() in wanted]
 
     def _new_group(self, group_id: str, wall_ms: int) -> ClassicGroup:
-        group = self.groups[group_id] = ClassicGroup(group_id, wall_ms=wall_ms)
+        group = self.groups[group_id] = ClassicGroup(group_id, wall_ms=wall_ms, memory=self.memory)
         return group
 
     def _drop_if_unused(self, group: ClassicGroup) -> None:

@@ -1,7 +1,7 @@
 """Joining a classic group: who is let in under which id, and what that starts.
 
-Guards: no more members than `group.max.size`, no more ids given out at once than `PENDING_MEMBERS_MAX`; an instance id that joins anew
-takes its place over, and whoever had it before is told so.
+Guards: no more members than `group.max.size`, no more ids given out at once than `PENDING_MEMBERS_MAX`, no more held for all of them than
+`member_memory` allows; an instance id that joins anew takes its place over, and whoever had it before is told so.
 Source: Kafka's `GroupMetadataManager.classicGroupJoinToClassicGroup`; KIP-345, KIP-394, KIP-389 (the largest group), KIP-814.
 """
 
@@ -14,6 +14,7 @@ import msgspec
 
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState, Member
 from lowtide.broker.coordinator.effects import Effects, Reply, append_error
+from lowtide.broker.coordinator.member_memory import bytes_of_member
 from lowtide.broker.coordinator.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, NO_MEMBER_ID, Rebalancing, join_failed, joined, sync_failed
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
@@ -55,6 +56,9 @@ class Joining:
             effects.answer(reply, join_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id))
         elif not group.supports(request.protocol_type, names):
             effects.answer(reply, join_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+        elif not group.has_room(_more_bytes(group, request, client)):
+            group.memory.refused_count += 1
+            effects.answer(reply, join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, member_id))
         elif member_id == NO_MEMBER_ID:
             self._join_new(group, request, client, reply, effects)
         elif member_id in group.pending_join and request.group_instance_id is None:
@@ -85,7 +89,7 @@ class Joining:
         elif len(group.pending_join) >= PENDING_MEMBERS_MAX:
             effects.answer(reply, join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED))
         else:
-            group.pending_join[member_id] = None
+            group.give_out(member_id)
             self._rebalancing.extend_new_member(group, member_id, request.session_timeout_ms, effects.now_ms)
             effects.answer(reply, join_failed(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
@@ -190,6 +194,13 @@ class Joining:
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
     return tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+
+
+def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: Client) -> int:
+    """What the group would hold more for this member than it does."""
+    known = group.members.get(request.member_id)
+    held = known.held_bytes - len(known.assignment) if known is not None else 0
+    return bytes_of_member((client.client_id, request.group_instance_id), _protocols(request)) - held
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:

@@ -206,7 +206,7 @@ class Rebalancing:
                 self.rebalance_or_complete(group, effects)
                 return
             for member in group.members.values():
-                member.assignment = whole.get(member.member_id, b"")
+                group.assign(member, whole.get(member.member_id, b""))
             self._give_out(group, ErrorCode.NONE, effects)
             group.transition_to(GroupState.STABLE, effects.wall_ms)
 
@@ -215,7 +215,7 @@ class Rebalancing:
     def _give_up_assignments(self, group: ClassicGroup, error: ErrorCode, effects: Effects) -> None:
         """Tell whoever waits for an assignment that there won't be one."""
         for member in group.members.values():
-            member.assignment = b""
+            group.assign(member, b"")
         self._give_out(group, error, effects)
 
     def _give_out(self, group: ClassicGroup, error: ErrorCode, effects: Effects) -> None:

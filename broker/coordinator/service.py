@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.effects import Effects, append_error
 from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC, OffsetsTopic
 from lowtide.broker.coordinator.runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.settings import group_settings
@@ -33,6 +34,7 @@ class GroupCoordinator:
         self.topic = OffsetsTopic(broker, administrator, self.settings, factor_is_given=given)
         self.broker = broker
         self._loop = loop
+        self._memory = MemberMemory()
         self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
             topic=GROUP_TOPIC,
             replicas=broker.replicas,
@@ -40,7 +42,7 @@ class GroupCoordinator:
             loop=loop,
             worker=broker.worker,
             log=broker.log,
-            make_groups=lambda: Groups(self.settings, broker.random),
+            make_groups=lambda: Groups(self.settings, broker.random, self._memory),
         )
 
     # ------------------------------------------------------------------ requests
@@ -79,7 +81,10 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------ what happens elsewhere
     def on_tick(self) -> None:
-        """Follow who leads. On the order of once a second."""
+        """Follow who leads, and say what had to be refused. On the order of once a second."""
+        refused, self._memory.refused_count = self._memory.refused_count, 0
+        if refused:
+            self.broker.log.warning("members were refused: groups hold too much", refused=refused, held_bytes=self._memory.held_bytes)
         if self.topic.exists or self._runtime.shards:
             self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
 

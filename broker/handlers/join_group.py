@@ -9,8 +9,8 @@ members: one that comes back under its instance id takes its place over, in a st
 leader then, too (`skip_assignment`). v7 tells the protocol's type.
 
 Errors: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-GROUP_MAX_SIZE_REACHED (also for more than ten thousand ids that were given out and not used), NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+GROUP_MAX_SIZE_REACHED (also for more than ten thousand ids that were given out and not used, and where members would have more to be
+remembered than `coordinator/member_memory.py` allows), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 62, 134, 345, 389, 394, 559, 800, 814.
 """

@@ -6,6 +6,7 @@ import pytest
 
 from lowtide.broker.coordinator.classic_group import GroupState
 from lowtide.broker.coordinator.joining import PENDING_MEMBERS_MAX
+from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX, GROUP_BYTES_MAX
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.leave_group import MemberIdentity
@@ -282,3 +283,27 @@ def test_who_waits_at_a_coordinator_that_is_deposed_is_sent_away(world: World):
     world.carry_out(effects)
     assert joining.error == ErrorCode.NOT_COORDINATOR
     assert world.heartbeat(first, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_takes_no_more_from_its_members_than_their_leader_could_be_told(world: World):
+    large = (("range", bytes(GROUP_BYTES_MAX // 3)),)
+    first, _ = world.new_member(protocols=large)
+    second = world.join(version=3, protocols=large)
+    assert second.response is None
+    assert world.join(version=3, protocols=large).error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert world.groups.memory.refused_count == 1
+    again = world.join(first, protocols=large)
+    assert again.error == second.error == ErrorCode.NONE, "who is in and says no more than before stays in"
+    assert world.join(first, protocols=(("range", bytes(GROUP_BYTES_MAX)),)).error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    world.leave(MemberIdentity(member_id=first))
+    assert world.join(version=3, protocols=large).error is None
+
+
+def test_all_groups_of_a_broker_have_one_limit(world: World):
+    large = (("range", bytes(GROUP_BYTES_MAX - 64 * 1024)),)
+    outcomes = [world.join(group=f"g{number}", version=3, protocols=large).error for number in range(6)]
+    count = BROKER_BYTES_MAX // GROUP_BYTES_MAX
+    assert outcomes == [ErrorCode.NONE] * count + [ErrorCode.GROUP_MAX_SIZE_REACHED] * (6 - count)
+    world.pass_time(SESSION_MS)
+    assert world.groups.memory.held_bytes == 0
+    assert world.join(version=3, protocols=large).error == ErrorCode.NONE

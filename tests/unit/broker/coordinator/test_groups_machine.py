@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lowtide.broker.coordinator.classic_group import GroupState
+from lowtide.broker.coordinator.classic_group import GroupState, Member
+from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, bytes_of_member
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.leave_group import MemberIdentity
@@ -156,6 +157,16 @@ class Groups(RuleBasedStateMachine):
             assert all(member.group_instance_id is not None for member in waiting)
 
     @invariant()
+    def what_is_held_is_counted(self) -> None:
+        """Of all members and ids that there are, and of nobody who is gone."""
+        if not hasattr(self, "world"):
+            return
+        groups = self.world.groups
+        for group in groups.groups.values():
+            assert group.held_bytes == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES
+        assert groups.memory.held_bytes == sum(group.held_bytes for group in groups.groups.values())
+
+    @invariant()
     def whoever_waits_is_waited_for_with_a_deadline(self) -> None:
         """Nobody can wait for ever: each member has a session, each rebalance an end."""
         group = self.world.groups.groups.get(GROUP) if hasattr(self, "world") else None
@@ -175,6 +186,10 @@ class Groups(RuleBasedStateMachine):
     def is_waiting(self, member_id: str) -> bool:
         member = self.world.groups.groups[GROUP].members.get(member_id)
         return member is not None and (member.awaiting_join is not None or member.awaiting_sync is not None)
+
+
+def held_by(member: Member) -> int:
+    return bytes_of_member((member.client_id, member.group_instance_id), member.protocols) + len(member.assignment)
 
 
 TestGroups = Groups.TestCase
