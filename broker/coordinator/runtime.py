@@ -37,6 +37,9 @@ LOAD_BYTES_MAX: Final = 1 << 20
 _MANY_RECORDS: Final = 10_000
 """Loading so many is worth a line in the log."""
 
+_TOLD_ONE_BY_ONE: Final = 10
+"""Records that can't be used are named in the log, so many of a partition; then they are counted. A log may be full of them."""
+
 _RECORDS_A_STEP: Final = 32
 """Applied between two looks at the clock: some tenths of a millisecond."""
 
@@ -282,14 +285,22 @@ class CoordinatorRuntime(Generic[S]):
             reason = "its type is not known"
         except ProtocolError as error:
             reason = str(error)
-        self._log.warning(
-            "record of a coordinator is left aside", partition=str(shard.partition.topic_partition), offset=offset, reason=reason
-        )
+        shard.records_left_aside += 1
+        if shard.records_left_aside <= _TOLD_ONE_BY_ONE:
+            self._log.warning(
+                "record of a coordinator is left aside", partition=str(shard.partition.topic_partition), offset=offset, reason=reason
+            )
 
     def _on_loaded(self, shard: Shard[S]) -> None:
         shard.loaded = True
         effects = self.effects()
         shard.groups.on_loaded(effects)
+        if shard.records_left_aside > _TOLD_ONE_BY_ONE:
+            self._log.warning(
+                "records of a coordinator were left aside",
+                partition=str(shard.partition.topic_partition),
+                records=shard.records_left_aside,
+            )
         if shard.records_loaded >= _MANY_RECORDS:
             self._log.info(
                 "coordinator loaded",

@@ -84,7 +84,18 @@ class Waiting(msgspec.Struct):
 class Shard(Generic[S]):
     """See the module. It belongs to one leadership: a new leader epoch has a new one."""
 
-    __slots__ = ("groups", "is_asking", "leader_epoch", "loaded", "number", "partition", "records_loaded", "unloaded", "waiting")
+    __slots__ = (
+        "groups",
+        "is_asking",
+        "leader_epoch",
+        "loaded",
+        "number",
+        "partition",
+        "records_left_aside",
+        "records_loaded",
+        "unloaded",
+        "waiting",
+    )
 
     def __init__(self, number: int, partition: Partition, groups: S) -> None:
         self.number = number
@@ -95,6 +106,7 @@ class Shard(Generic[S]):
         self.loaded = False
         self.unloaded = False
         self.records_loaded = 0
+        self.records_left_aside = 0
         self.waiting: deque[Waiting] = deque()
         """In the order of their offsets."""
         self.is_asking = False
