@@ -133,6 +133,7 @@ IMPORT_NAMES = {
     "snappy": "python-snappy",
     "grpc": "grpcio",
     "google": "protobuf",
+    "re2": "google-re2",
     "yaml": "pyyaml",
 }
 """Packages whose import name is another one than the package's."""
