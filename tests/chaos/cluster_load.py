@@ -2,7 +2,7 @@
 
 A producer, a deleter and readers; each has its own connections, asks who leads, and takes a lost connection or a late answer for what it
 is: nothing is known then. Readers ask followers too. What is judged: `lowtide.testing.cluster_history`, and that a broker that could
-answer did so within the request's timeout and a second.
+answer did so within the request's timeout and `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .asking import (
 from .cluster_processes import ClusterProcesses
 
 TIMEOUT_MS = 5_000
-GRACE_S = 1.0
-"""How much later than its timeout an answer may come."""
+GRACE_S = 5.0
+"""How much later than its timeout an answer may come: the machine may be busy."""
 
 STARVED_S = 0.25
 """Where our own event loop was late by so much, nobody can be blamed for being late."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from lowtide.testing.client import WireClient
 
-START_LIMIT_S = 20.0
-STOP_LIMIT_S = 20.0
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 60.0
 HOST = "127.0.0.1"
 _LINE_LIMIT_BYTES = 1 << 20
 

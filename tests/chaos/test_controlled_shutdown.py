@@ -9,7 +9,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lowtide import LowtideCluster
 
 PARTITIONS = 12
-SESSION_S = 4.0
+SESSION_S = 60
+"""A lease that nobody can take the wait for, however slow the machine is."""
+
+CONFIG = {"broker.session.timeout.ms": str(SESSION_S * 1000)}
 
 
 def leaders(address: str) -> dict[int, tuple[int, list[int]]]:
@@ -19,7 +22,7 @@ def leaders(address: str) -> dict[int, tuple[int, list[int]]]:
 
 
 def test_a_stop_moves_leaderships_first_and_ends_isr_memberships() -> None:
-    with LowtideCluster(brokers=3) as cluster:
+    with LowtideCluster(brokers=3, config=CONFIG) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         for made in admin.create_topics([NewTopic("t", PARTITIONS, 3)]).values():
             made.result()
@@ -36,10 +39,10 @@ def test_a_stop_moves_leaderships_first_and_ends_isr_memberships() -> None:
 
 
 def test_brokers_that_all_stop_dont_wait_for_each_other() -> None:
-    cluster = LowtideCluster(brokers=3)
+    cluster = LowtideCluster(brokers=3, config=CONFIG)
     with cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         for made in admin.create_topics([NewTopic("t", PARTITIONS, 3), NewTopic("alone", PARTITIONS, 1)]).values():
             made.result()
         begun = time.monotonic()
-    assert time.monotonic() - begun < 2 * SESSION_S
+    assert time.monotonic() - begun < SESSION_S / 2

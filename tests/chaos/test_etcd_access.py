@@ -56,7 +56,7 @@ def guarded(tmp_path: Path) -> Iterator[EtcdProcess]:
 
 @pytest.mark.parametrize("access", [EtcdAccess(), EtcdAccess(user="ann", password="guessed"), EtcdAccess(user="bob", password="x")])
 async def test_who_is_not_known_is_told_so_at_once(guarded: EtcdProcess, access: EtcdAccess) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         with pytest.raises(AccessDeniedError, match="user name is empty|authentication failed") as refusal:
             await etcd_store.EtcdStore.open([guarded.endpoint], access=access, prefix=PREFIX)
     assert not access.password or access.password not in str(refusal.value).replace("user ID or password", "")

@@ -40,6 +40,9 @@ if missing() is None:
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 LIMIT_S = 20.0
+SLOW_S = 20.0
+"""What a busy machine may take on top."""
+
 KILLS = 4
 WRITERS = 3
 
@@ -261,7 +264,7 @@ async def test_dead_endpoints_are_passed_by(etcd: EtcdProcess) -> None:
             else:
                 async with aclosing(store.watch(b"/w/", first)) as batches:
                     assert (await anext(batches)).revision == first
-            assert time.monotonic() - begun < 2 * CONNECT_TIMEOUT_S + 1
+            assert time.monotonic() - begun < 2 * CONNECT_TIMEOUT_S + SLOW_S
             await store.close()
 
 
