@@ -17,7 +17,7 @@ import msgspec
 from lowtide.broker.client_quirks import without_array_padding
 from lowtide.broker.outgoing import Part
 from lowtide.broker.pending import Pending, Spawn, promised
-from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.headers import read_client_id, skip_header_tags
@@ -92,6 +92,8 @@ class Dispatcher:
         self._maximum_versions = maximum_versions
         self.advertised: dict[ApiKey, VersionRange] = {}
         """What ApiVersions answers, by key."""
+        self._unadvertised: dict[ApiKey, VersionRange] = {}
+        """What is ours alone: those who ask for it know it."""
         self.routes = Routes(self._make_route)
 
     def register(self, specs: list[HandlerSpec]) -> None:
@@ -99,7 +101,8 @@ class Dispatcher:
         for spec in sorted(specs, key=lambda spec: spec.key):
             assert spec.key not in self._specs, f"{spec.key.name} has two handlers"
             self._specs[spec.key] = spec
-            self.advertised[spec.key] = self._advertise(spec)
+            table = self.advertised if spec.key < FIRST_OF_OURS else self._unadvertised
+            table[spec.key] = self._advertise(spec)
 
     def describe(self, api_key: int, api_version: int) -> str:
         """For logs: `Fetch v12`, also of what doesn't exist."""
@@ -132,7 +135,8 @@ class Dispatcher:
         if spec is None:
             return None
         api = API[spec.key]
-        if not api.min_version <= api_version <= self.advertised[spec.key].maximum:
+        offered = self.advertised.get(spec.key) or self._unadvertised[spec.key]
+        if not api.min_version <= api_version <= offered.maximum:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
         return Route(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from lowtide.broker.adoption import Adoption, adopt_topics, adoption_due, finish_adoption, kafka_configs
@@ -18,8 +17,8 @@ from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_dynamic import BrokerConfigs
 from lowtide.broker.config_topics import log_config
 from lowtide.broker.configs import ConfigAdministrator
+from lowtide.broker.consumption import Consumption
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.consumed import survey
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.dispatcher import Dispatcher
@@ -27,7 +26,7 @@ from lowtide.broker.due_work import DueWork
 from lowtide.broker.fencing import Fence
 from lowtide.broker.fetch_session import FetchSessionCache
 from lowtide.broker.forwarding import Forwarder
-from lowtide.broker.handlers.registry import handlers
+from lowtide.broker.handlers.registry import handlers, handlers_of_ours
 from lowtide.broker.isr_changes import IsrChanges
 from lowtide.broker.log_directories import check_directories, check_metadata_directory, make_log_manager
 from lowtide.broker.loop_health import LoopHealth
@@ -216,6 +215,10 @@ class Broker:
         transactions = TransactionCoordinator(context, administrator, self._peers, ports.loop, is_alone=self._fence is None)
         dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), groups, transactions, dispatcher.advertised))
         self._transactions = transactions
+        retention = self.retention = Retention(
+            context, SegmentAges(ports.filesystem), ports.loop, Consumption(context, groups, self._peers)
+        )
+        dispatcher.register(handlers_of_ours(context, groups, retention))
         host = ConnectionHost(
             dispatcher=dispatcher,
             clock=ports.clock,
@@ -234,8 +237,7 @@ class Broker:
         if self._fence is not None:
             self._fence.watch(ports.loop, self._on_fence_turned)
         host.serve()
-        self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, partial(survey, groups))
-        self.retention.start()
+        retention.start()
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
         self.loop_health.start()
         pieces = (

@@ -2,9 +2,10 @@
 
 Only the leader decides; followers let go of what lies below the log start that they learn. What goes is decided by `storage/retention.py`.
 It goes as a delete of a client does: the new log start is durable in the journal first, then visible, then the files go
-(`ReplicaManager.delete_to`). Each deletion is told in one line with its reason, and counted.
+(`ReplicaManager.delete_to`). Each deletion is told with its reason, and counted (`deletion_ledger`).
 
-A pass is done in slices; it costs a glance at the oldest segment of each partition, and what it deletes. Between two partitions anything
+A pass is done in slices; it costs a glance at the oldest segment of each partition, and what it deletes. Where consumed records may go and
+some are old enough, all coordinators are asked first (`consumption`), once for all partitions of the pass. Between two partitions anything
 may happen, so each is looked at as it is then.
 
 Sources: Kafka's LogManager.cleanupLogs; KIP-47, KIP-68.
@@ -13,88 +14,136 @@ Sources: Kafka's LogManager.cleanupLogs; KIP-47, KIP-68.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
-import msgspec
-
 from lowtide.broker.config_dynamic import BrokerConfigs
+from lowtide.broker.consumption import Asked, Consumption, Doubt, Outcome
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.consumed import ConsumedOffsets
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.coordinator.consumed import NOBODY
+from lowtide.broker.deletion_ledger import DeletedCount, DeletionLedger
+from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import DamagedSegmentError, StorageError
-from lowtide.storage.retention import Deletion, Reason, RetentionOffsets, RetentionPlan, SegmentTimes, plan_retention
+from lowtide.storage.retention import Reason, RetentionOffsets, RetentionPlan, SegmentTimes, may_go_as_consumed, plan_retention
 from lowtide.storage.segment import Segment
-
-Survey = Callable[[ConsumedOffsets], Iterator[None]]
-"""Finds out, a step at a time, what all groups have consumed."""
 
 PARTITIONS_PER_STEP: Final = 16
 """Looked at between two looks at the clock: some ten microseconds each, where nothing goes."""
 
-
-class DeletedCount(msgspec.Struct):
-    """What went from a topic for one reason, since the broker started."""
-
-    segments: int = 0
-    size_bytes: int = 0
-    offsets: int = 0
-    """Compaction may have left fewer records."""
+ASKED_MAX: Final = 10_000
+"""Partitions whose consumption is asked for in one pass: a few megabytes. The next pass goes on where this one ended."""
 
 
 class Retention:
     """See the module. `start` once, then `stop`."""
 
-    def __init__(self, broker: BrokerContext, times: SegmentTimes[Segment], loop: asyncio.AbstractEventLoop, survey: Survey) -> None:
-        self.deleted: dict[tuple[str, Reason], DeletedCount] = {}
-        """By topic and reason."""
+    def __init__(
+        self, broker: BrokerContext, times: SegmentTimes[Segment], loop: asyncio.AbstractEventLoop, consumption: Consumption
+    ) -> None:
+        self.times = times
+        self.consumption = consumption
+        self.ledger = DeletionLedger(broker.replicas.partitions, loop, broker.log)
+        self.next_check_ms: int | None = None
+        """When the next pass begins, by the wall clock; None while one is under way."""
         self._replicas = broker.replicas
+        self._replicas.log_manager.on_prefix_deleted = self.ledger.on_prefix_deleted
         self._configs = broker.configs
-        self._times = times
         self._clock = broker.clock
-        self._loop = loop
+        self._tasks = broker.tasks
         self._log = broker.log
-        self._survey = survey
-        self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._running: list[asyncio.Task[None]] = []
+        self._asked_until = 0
+        self._doubt: str | None = None
+
+    @property
+    def deleted(self) -> Mapping[tuple[str, Reason], DeletedCount]:
+        """What went, by topic and reason."""
+        return self.ledger.counts
+
+    @property
+    def asks_groups(self) -> bool:
+        """Whether consumed records may go before their time (KIP-68)."""
+        return self._configs.current.values["log.retention.commitoffset.enable"] is True
 
     def start(self) -> None:
         """Look through all partitions after `log.initial.task.delay.ms`, then every `log.retention.check.interval.ms`."""
-        self._wait(_number(self._configs, "log.initial.task.delay.ms"))
+        self._running = [self._tasks.spawn(self._run(), name="retention")]
 
     def stop(self) -> None:
         """Delete nothing more."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for task in self._running:
+            task.cancel()
 
-    def _wait(self, delay_ms: int) -> None:
-        self._timer = self._loop.call_later(delay_ms / 1000, self._begin)
+    async def _run(self) -> None:
+        await self._rest(_number(self._configs, "log.initial.task.delay.ms"))
+        while True:
+            due_ms = self._clock.monotonic_ms() + _number(self._configs, "log.retention.check.interval.ms")
+            # As a task of its own: a bug of ours is told, and costs one pass.
+            self._running[1:] = [self._tasks.spawn(self.run_pass(), name="retention pass")]
+            await asyncio.wait(self._running[1:])
+            await self._rest(max(due_ms - self._clock.monotonic_ms(), 0))
 
-    def _begin(self) -> None:
-        due_ms = self._clock.monotonic_ms() + _number(self._configs, "log.retention.check.interval.ms")
-        run_in_slices(self._loop, self._clock, self.steps(), lambda: self._on_done(due_ms))
-
-    def _on_done(self, due_ms: int) -> None:
-        if not self._stopped:
-            self._wait(max(due_ms - self._clock.monotonic_ms(), 0))
+    async def _rest(self, delay_ms: int) -> None:
+        self.next_check_ms = self._clock.wall_ms() + delay_ms
+        await asyncio.sleep(delay_ms / 1000)
+        self.next_check_ms = None
 
     # ------------------------------------------------------------------ a pass
-    def steps(self) -> Iterator[None]:
+    async def run_pass(self) -> None:
         """One pass over all partitions."""
-        consumed = ConsumedOffsets()
-        consumed.in_doubt = self._configs.current.values["log.retention.commitoffset.enable"] is not True
-        if not consumed.in_doubt:
-            yield from self._survey(consumed)
+        consumed: Outcome = {}
+        if self.asks_groups:
+            asked: list[Asked] = []
+            await walk_in_slices(self._clock, self._note_askable(asked))
+            consumed = await self._ask(asked)
+        await walk_in_slices(self._clock, self._steps(consumed))
+        if self._replicas.image is not None:
+            self.ledger.forget_all_but(self._replicas.image.topics)
+
+    def _note_askable(self, asked: list[Asked]) -> Iterator[None]:
+        """Note the partitions of which something could go for being consumed."""
         for number, (key, partition) in enumerate(list(self._replicas.partitions.items())):
             if number % PARTITIONS_PER_STEP == 0:
                 yield
-            if self._stopped:
-                return
+            log = partition.log
+            if (
+                log.config.retention_commitoffset_ms < 0
+                or self._replicas.partitions.get(key) is not partition
+                or not self._may_delete(partition)
+            ):
+                continue
+            try:
+                if may_go_as_consumed(log.segments, offsets_of(partition), log.config, self.times, self._clock.wall_ms()):
+                    asked.append(Asked(partition.topic_partition, partition.topic_id))
+            except StorageError:
+                continue  # It will be told when the partition's turn comes.
+
+    async def _ask(self, asked: list[Asked]) -> Outcome:
+        """What all groups have consumed of these, or of as many as may be asked for; nothing where there is any doubt."""
+        if not asked:
+            return {}
+        if len(asked) > ASKED_MAX:
+            begin = self._asked_until % len(asked)
+            asked = list(islice(asked + asked, begin, begin + ASKED_MAX))
+            self._asked_until = begin + ASKED_MAX
+        outcome = await self.consumption.ask(asked)
+        doubt = outcome.reason if isinstance(outcome, Doubt) else None
+        if doubt != self._doubt:
+            self._doubt = doubt
+            if doubt is not None:
+                self._log.info("consumed records are kept: nobody knows what all groups have consumed", reason=doubt)
+        return {} if isinstance(outcome, Doubt) else outcome
+
+    def _steps(self, consumed: Outcome) -> Iterator[None]:
+        for number, (key, partition) in enumerate(list(self._replicas.partitions.items())):
+            if number % PARTITIONS_PER_STEP == 0:
+                yield
             is_here = self._replicas.partitions.get(key) is partition
-            if is_here and self._may_delete(partition) and self._look_at(partition, consumed.of(*key, partition.topic_id)):
+            row = consumed.get(Asked(partition.topic_partition, partition.topic_id), NOBODY)
+            if is_here and self._may_delete(partition) and self._look_at(partition, row.offset if row.is_known else None):
                 yield
 
     def _may_delete(self, partition: Partition) -> bool:
@@ -104,9 +153,8 @@ class Retention:
     def _look_at(self, partition: Partition, consumed: Offset | None) -> bool:
         """Delete what may go of a partition now. Returns whether anything went."""
         log, now_ms = partition.log, self._clock.wall_ms()
-        offsets = RetentionOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset, consumed)
         try:
-            plan = plan_retention(log.segments, offsets, log.config, self._times, now_ms)
+            plan = plan_retention(log.segments, offsets_of(partition, consumed), log.config, self.times, now_ms)
             if plan.rolls:
                 log.roll(now_ms)
         except StorageError as error:
@@ -116,8 +164,8 @@ class Retention:
             plan = self._without_last(partition, consumed, now_ms)
         if not plan.deletions or plan.log_start_offset <= log.log_start_pending:
             return False  # What lies below the log start is removed as soon as that has risen.
+        self.ledger.expect(partition.topic_partition, plan.deletions)
         self._replicas.delete_to([(partition, plan.log_start_offset)])
-        self._tell(partition, plan)
         return True
 
     def _without_last(self, partition: Partition, consumed: Offset | None, now_ms: int) -> RetentionPlan:
@@ -126,7 +174,7 @@ class Retention:
         segments = log.segments
         end_offset = min(segments[-1].base_offset, log.high_watermark)
         offsets = RetentionOffsets(log.log_start_offset, end_offset, log.log_end_offset, consumed)
-        return plan_retention(segments, offsets, log.config, self._times, now_ms)
+        return plan_retention(segments, offsets, log.config, self.times, now_ms)
 
     def _on_failed(self, partition: Partition, error: StorageError) -> None:
         """A segment that is damaged is told at each pass; a disk that fails takes its directory offline."""
@@ -134,26 +182,11 @@ class Retention:
         if not isinstance(error, DamagedSegmentError):
             self._replicas.log_manager.fail_directory_of(partition.log, error)
 
-    # ------------------------------------------------------------------ what is told
-    def _tell(self, partition: Partition, plan: RetentionPlan) -> None:
-        for deletion in plan.deletions:
-            if deletion.reason is not Reason.LOG_START:
-                self._count(partition, deletion)
-                self._log.info(
-                    "segments are deleted",
-                    partition=str(partition.topic_partition),
-                    reason=deletion.reason.value,
-                    segments=deletion.segment_count,
-                    bytes=deletion.size_bytes,
-                    from_offset=deletion.first_offset,
-                    log_start_offset=deletion.end_offset,
-                )
 
-    def _count(self, partition: Partition, deletion: Deletion) -> None:
-        count = self.deleted.setdefault((partition.topic_partition.topic, deletion.reason), DeletedCount())
-        count.segments += deletion.segment_count
-        count.size_bytes += deletion.size_bytes
-        count.offsets += deletion.end_offset - deletion.first_offset
+def offsets_of(partition: Partition, consumed: Offset | None = None) -> RetentionOffsets:
+    """Where a partition stands now."""
+    log = partition.log
+    return RetentionOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset, consumed)
 
 
 def _number(configs: BrokerConfigs, name: str) -> int:

@@ -26,6 +26,15 @@ def run_in_slices(loop: asyncio.AbstractEventLoop, clock: Clock, steps: Iterator
     on_done()
 
 
+async def walk_in_slices(clock: Clock, steps: Iterator[object]) -> None:
+    """Take `steps` to their end; whatever is ready runs between two slices."""
+    until_ms = clock.monotonic_ms() + SLICE_MS
+    for _step in steps:
+        if clock.monotonic_ms() >= until_ms:
+            await asyncio.sleep(0)
+            until_ms = clock.monotonic_ms() + SLICE_MS
+
+
 def answer_in_slices(clock: Clock, log: Any, steps: Generator[None, None, ResponseT]) -> ResponseT | Pending[ResponseT]:
     """The answer that `steps` return: at once, if one slice is enough, else a promise. For a client that goes no more steps are taken."""
     pending: Pending[ResponseT] = Pending()

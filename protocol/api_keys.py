@@ -27,9 +27,11 @@ from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, Delet
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from lowtide.protocol.messages.describe_consumed_offsets import DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse
 from lowtide.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionResponse
 from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 
 
 class ApiKey(IntEnum):
-    """Every API of Apache Kafka; members are plain integers. Source: the protocol guide's table of API keys."""
+    """Every API of Apache Kafka, and ours; members are plain integers. Source: the protocol guide's table of API keys."""
 
     PRODUCE = 0
     FETCH = 1
@@ -158,7 +160,13 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    DESCRIBE_CONSUMED_OFFSETS = 32_001
+    """Ours, from `FIRST_OF_OURS` on."""
+    DESCRIBE_RETENTION = 32_002
 
+
+FIRST_OF_OURS: Final = 32_000
+"""Keys from here on are of Lowtide alone. They are served and not advertised, so that no client meets a key that its own table lacks."""
 
 TOPIC_IDS_SINCE: Final = 13
 """The version of Produce, and of Fetch, from which topics go by their ids instead of their names (KIP-516)."""
@@ -217,6 +225,8 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse),
     (ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
     (ApiKey.SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
+    (ApiKey.DESCRIBE_CONSUMED_OFFSETS, DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse),
+    (ApiKey.DESCRIBE_RETENTION, DescribeRetentionRequest, DescribeRetentionResponse),
 )
 
 API: Mapping[ApiKey, ApiSpec] = MappingProxyType(

@@ -41,7 +41,7 @@ from lowtide.storage.log_directory import (
     list_directory,
 )
 from lowtide.storage.log_flusher import FlushListener, LogFlusher
-from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
+from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.log_start import JournalHooks, LogStartJournal, OnDurable, read_offsets
 from lowtide.storage.log_truncation import LogTruncations
 from lowtide.storage.offset_checkpoint import OffsetCheckpoint
@@ -71,6 +71,7 @@ class DirectoryLogs:
         self._on_failed = on_failed
         self.on_flushed: Callable[[Log], None] = lambda _log: None
         """Told whenever a log's recovery point may have risen."""
+        self.on_prefix_deleted: OnPrefixDeleted = lambda _log, _before, _removed: None
         self._directory: LogDirectory | None = None
         self._journal: LogStartJournal | None = None
         self._topic_names: dict[TopicId, str] = {}
@@ -81,8 +82,8 @@ class DirectoryLogs:
         self._failed_to_open: str | None = None
         self._stopped = False
         self._served = False
-        self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, attrgetter("recovery_point"), self._recovery_point_offsets)
-        self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, attrgetter("high_watermark"), self._high_watermark_offsets)
+        self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, attrgetter("recovery_point"), lambda: self._old_recovery_points)
+        self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, attrgetter("high_watermark"), lambda: self._old_high_watermarks)
         listener = FlushListener(on_flushed=self._on_log_flushed, on_failure=self.fail)
         self._flusher = LogFlusher(ports.filesystem, ports.committer, ports.clock, listener)
         self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
@@ -94,6 +95,7 @@ class DirectoryLogs:
             recovery_points=self._recovery_points,
             journal=lambda: self.journal,
             is_served=self._is_served,
+            on_removed=lambda log, removed: self.on_prefix_deleted(log, log.log_start_offset, removed),
         )
         self._upkeep = DirectoryUpkeep(settings, upkeep)
         hooks = DeletionHooks(
@@ -421,8 +423,9 @@ class DirectoryLogs:
 
     def _apply_log_start(self, log: Log, offset: Offset) -> bool:
         """Returns False if the rise was overtaken by a truncation."""
-        removed = log.advance_log_start(offset)
+        before, removed = log.log_start_offset, log.advance_log_start(offset)
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
+        self.on_prefix_deleted(log, before, removed)
         return log.log_start_offset >= offset
 
     def remove_segments(self, removed: list[RemovedSegment]) -> None:
@@ -448,18 +451,15 @@ class DirectoryLogs:
         self.on_flushed(log)
 
     def _checkpoint(
-        self, name: str, offset_of: Callable[[Log], Offset], offsets: Callable[[], Mapping[TopicPartition, Offset]]
+        self, name: str, offset_of: Callable[[Log], Offset], old: Callable[[], Mapping[TopicPartition, Offset]]
     ) -> OffsetCheckpoint:
+        def offsets() -> dict[TopicPartition, Offset]:
+            return self._kept(old()) | {key: offset_of(log) for key, log in self.logs.items()}
+
         def values() -> list[Offset]:
             return list(map(offset_of, self.logs.values()))
 
         return OffsetCheckpoint(self._filesystem, self._ports.committer, f"{self.path}/{name}", offsets, values, self.fail)
-
-    def _recovery_point_offsets(self) -> dict[TopicPartition, Offset]:
-        return self._kept(self._old_recovery_points) | {key: log.recovery_point for key, log in self.logs.items()}
-
-    def _high_watermark_offsets(self) -> dict[TopicPartition, Offset]:
-        return self._kept(self._old_high_watermarks) | {key: log.high_watermark for key, log in self.logs.items()}
 
     def _kept(self, old: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
         """What was known of partitions that aren't loaded."""

@@ -17,6 +17,7 @@ from lowtide.storage.log_flusher import LogFlusher
 from lowtide.storage.log_settings import LogManagerSettings
 from lowtide.storage.log_start import LogStartJournal
 from lowtide.storage.offset_checkpoint import OffsetCheckpoint
+from lowtide.storage.segment_files import RemovedSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,8 @@ class UpkeepParts:
     journal: Callable[[], LogStartJournal]
     is_served: Callable[[], bool]
     """Whether the directory is online, and isn't being stopped."""
+    on_removed: Callable[[Log, list[RemovedSegment]], None]
+    """Told of segments that left a log for lying below its start."""
 
 
 class DirectoryUpkeep:
@@ -61,7 +64,9 @@ class DirectoryUpkeep:
             for log in some:
                 if self._is_here(log):
                     parts.flusher.flush_due(log, now_ms)
-                    parts.removal.remove_segments(log.remove_below_start(), now_ms + log.config.file_delete_delay_ms)
+                    if removed := log.remove_below_start():
+                        parts.removal.remove_segments(removed, now_ms + log.config.file_delete_delay_ms)
+                        parts.on_removed(log, removed)
             yield
         if not parts.is_served():
             return

@@ -28,7 +28,7 @@ from lowtide.storage.known_directories import KNOWN_DIRECTORIES, encode_known, r
 from lowtide.storage.loader import LoadReport
 from lowtide.storage.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log_directory import Identity
-from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings
+from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.log_start import OnDurable
 from lowtide.storage.segment_files import SegmentCache
 
@@ -68,6 +68,8 @@ class LogManager:
         self.on_directory_failed: OnDirectoryFailed = _nobody_listens
         self.on_log_flushed: Callable[[Log], None] = lambda _log: None
         """Told whenever a log's recovery point may have risen."""
+        self.on_prefix_deleted: OnPrefixDeleted = lambda _log, _before, _removed: None
+        """Told whenever a log start has risen, with what it was before, and the segments that left the log; also of segments alone."""
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
@@ -85,6 +87,7 @@ class LogManager:
         }
         for directory in self._directories.values():
             directory.on_flushed = self._on_log_flushed
+            directory.on_prefix_deleted = self._on_prefix_deleted
 
     # Opening
 
@@ -375,6 +378,9 @@ class LogManager:
 
     def _on_log_flushed(self, log: Log) -> None:
         self.on_log_flushed(log)
+
+    def _on_prefix_deleted(self, log: Log, before: Offset, removed: list[RemovedSegment]) -> None:
+        self.on_prefix_deleted(log, before, removed)
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
         """A directory went offline; those that do while all are being opened are told afterwards."""

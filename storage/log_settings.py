@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
+from lowtide.protocol.types import Offset
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Committer
 from lowtide.runtime.filesystem import FileSystem
@@ -11,7 +14,13 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log_values import LogConfig
 from lowtide.storage.producer_state import DEFAULT_EXPIRATION_MS
-from lowtide.storage.segment_files import SegmentCache
+from lowtide.storage.segment_files import RemovedSegment, SegmentCache
+
+if TYPE_CHECKING:
+    from lowtide.storage.log import Log
+
+OnPrefixDeleted: TypeAlias = "Callable[[Log, Offset, list[RemovedSegment]], None]"
+"""Told of a log whose start has risen, of its start before, and of the segments that left it for lying below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,13 +32,15 @@ from lowtide.protocol.types import NO_TIMESTAMP, Offset
 
 
 class Reason(Enum):
-    """Why segments go, as it is told."""
+    """Why records go, as it is told. The first and the last are nothing that a retention pass decides."""
 
+    REQUEST = "request"
     LOG_START = "log-start"
     CONSUMED = "consumed"
     MIN_TIMESTAMP = "min-timestamp"
     SIZE = "size"
     TIME = "time"
+    COMPACTION = "compaction"
 
 
 class RetentionRules(Protocol):
@@ -129,22 +131,48 @@ def plan_retention(
     number = 0
     for reason, goes in _rules(segments, offsets, rules, times, now_ms):
         first = number
-        while number < len(segments) and _may_go(segments, number, offsets) and goes(number):
+        while number < len(segments) and may_go(segments, number, offsets) and goes(number):
             number += 1
         if number > first:
             size_bytes = sum(segments[each].size for each in range(first, number))
-            end_offset = _end_of(segments, number - 1, offsets)
+            end_offset = end_of(segments, number - 1, offsets)
             deletions.append(Deletion(reason, number - first, size_bytes, segments[first].base_offset, end_offset))
     return RetentionPlan(tuple(deletions), rolls=number == len(segments)) if deletions else NOTHING_GOES
 
 
-def _end_of(segments: Sequence[SegmentT], number: int, offsets: RetentionOffsets) -> Offset:
+def may_go_as_consumed(
+    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+) -> bool:
+    """Whether anything would go for being consumed if the groups had consumed all: else nobody needs to ask them."""
+    if "delete" not in rules.cleanup_policy or rules.retention_commitoffset_ms < 0:
+        return False
+    number = first_kept(segments, offsets)
+    return may_go(segments, number, offsets) and now_ms - written_ms(segments[number], times) > rules.retention_commitoffset_ms
+
+
+def first_kept(segments: Sequence[SegmentT], offsets: RetentionOffsets) -> int:
+    """The number of the oldest segment that doesn't lie below the log start; the last one never does."""
+    number = 0
+    while number + 1 < len(segments) and segments[number + 1].base_offset <= offsets.log_start_offset:
+        number += 1
+    return number
+
+
+def end_of(segments: Sequence[SegmentT], number: int, offsets: RetentionOffsets) -> Offset:
+    """The exclusive end of a segment's offsets."""
     return segments[number + 1].base_offset if number + 1 < len(segments) else offsets.log_end_offset
 
 
-def _may_go(segments: Sequence[SegmentT], number: int, offsets: RetentionOffsets) -> bool:
+def may_go(segments: Sequence[SegmentT], number: int, offsets: RetentionOffsets) -> bool:
+    """Whether any rule may be asked about a segment: it lies below the high watermark, and isn't the last one without records."""
     is_last_and_empty = number + 1 == len(segments) and not segments[number].size
-    return not is_last_and_empty and _end_of(segments, number, offsets) <= offsets.high_watermark
+    return not is_last_and_empty and end_of(segments, number, offsets) <= offsets.high_watermark
+
+
+def written_ms(segment: SegmentT, times: SegmentTimes[SegmentT]) -> int:
+    """When a segment is from: its newest record, or its file where no record has a timestamp."""
+    timestamp = times.largest_timestamp(segment)
+    return timestamp if timestamp >= 0 else times.modified_ms(segment)
 
 
 def _rules(
@@ -156,12 +184,11 @@ def _rules(
         return number + 1 < len(segments) and segments[number + 1].base_offset <= offsets.log_start_offset
 
     def is_older_than(number: int, age_ms: int) -> bool:
-        timestamp = times.largest_timestamp(segments[number])
-        return now_ms - (timestamp if timestamp >= 0 else times.modified_ms(segments[number])) > age_ms
+        return now_ms - written_ms(segments[number], times) > age_ms
 
     def is_consumed(number: int) -> bool:
         consumed = offsets.consumed_offset
-        is_past = consumed is not None and _end_of(segments, number, offsets) <= consumed
+        is_past = consumed is not None and end_of(segments, number, offsets) <= consumed
         return is_past and is_older_than(number, rules.retention_commitoffset_ms)
 
     def is_before_minimum(number: int) -> bool:

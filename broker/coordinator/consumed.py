@@ -1,83 +1,106 @@
-"""What all groups have consumed of each partition, for retention by consumption (KIP-68).
+"""What all groups have consumed of partitions, for retention by consumption (KIP-68): taken together group by group.
 
-The smallest offset that any group has committed for a partition is where consumption stands; records below it have been consumed by all.
-Guards: any doubt means that nothing counts as consumed. There is doubt where no group has committed anything; while a coordinator's
-partition is led elsewhere, isn't loaded, or has records that may still be lost; where a group with members subscribes to the topic and
-hasn't committed for the partition yet; and for every topic while such a group's subscription isn't known. Groups that were deleted, or
-whose offsets expired, don't count; neither do offsets of pending transactions, nor those of an older topic of the same name.
+The smallest offset that any group has committed for a partition is where consumption stands; what lies below it has been consumed by all.
+Guards: a group with members that consumes a topic and hasn't committed for a partition of it keeps the whole partition, and where nobody
+knows what a group consumes (its members are just joining, or what they said can't be read) it may be any topic. Groups that were deleted,
+or whose offsets expired, don't count; neither do offsets of transactions that are still open, nor those of an older topic of the same name.
 
-Not yet: to ask the coordinators on other brokers. In a cluster where they are, all is doubt.
+Decisions only. `survey` walks through a coordinator's groups, `broker/consumption.py` asks all coordinators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
-from lowtide.broker.coordinator.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
 from lowtide.broker.coordinator.groups import Groups
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
+from lowtide.protocol.group_records import OffsetCommitValue
+from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, Offset, TopicId
+
+ROWS_PER_STEP: Final = 256
+"""Offsets that are looked at in one step: some tenths of a millisecond."""
+
+
+class Consumed(NamedTuple):
+    """How far a partition is consumed."""
+
+    offset: Offset = UNKNOWN_OFFSET
+    """The exclusive end of what all groups have consumed; -1 while it mustn't count."""
+    group_id: str | None = None
+    """The group that is there; with offset -1 one that consumes the partition and hasn't committed yet. None: no group has committed."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything counts as consumed."""
+        return self.offset >= 0
+
+    def __and__(self, other: Consumed) -> Consumed:
+        """What both have consumed: a group that waits keeps all, else the slower one counts."""
+        if other.group_id is None:
+            return self
+        if self.group_id is None:
+            return other
+        return min(self, other)
+
+
+NOBODY: Final = Consumed()
+"""No group has committed anything."""
 
 
 class ConsumedOffsets:
-    """Of the groups that were taken in. Times pass between two surveys: what a group commits only raises what it has consumed."""
+    """Of the partitions that were asked for, how far the groups have consumed them that were taken in."""
 
-    def __init__(self) -> None:
-        self.in_doubt = False
-        """Whether anything is missing that could matter for every partition."""
-        self._committed: dict[tuple[str, int], dict[str, tuple[Offset, TopicId]]] = {}
-        self._live: dict[str, dict[str, None]] = {}
+    def __init__(self, asked: Iterable[ConsumedOffsetsTopic]) -> None:
+        self.found: dict[str, dict[int, Consumed]] = {}
+        """By topic and partition, each that was asked for."""
+        self._ids: dict[str, TopicId] = {}
+        for topic in asked:
+            self.found[topic.name] = dict.fromkeys(topic.partitions, NOBODY)
+            self._ids[topic.name] = topic.topic_id
 
-    def take_in(self, groups: Groups, group_id: str) -> None:
-        """Count a group: what it has committed, and what it is about to consume."""
-        for topic, rows in groups.committed.topics_of(group_id):
-            for number, value in rows:
-                self._committed.setdefault((topic, number), {})[group_id] = (value.offset, value.topic_id)
+    def take_in(self, groups: Groups, group_id: str) -> Iterator[None]:
+        """Count a group, a step at a time: what it has committed, and what it is about to consume."""
+        committed = groups.committed.offsets.get(group_id, {})
         group = groups.groups.get(group_id)
-        if group is not None and _consumes(group):
-            if group.subscribed is None:
-                self.in_doubt = True
-            for topic in sorted(group.subscribed or ()):
-                self._live.setdefault(topic, {})[group_id] = None
+        live: frozenset[str] | None = frozenset()
+        if group is not None:
+            live = consumed_topics(group)
+        for name in self._concerned(committed, live):
+            rows = dict(committed.get(name, ()))
+            is_live = live is None or name in live
+            yield from self._take_rows(name, rows, group_id, is_live=is_live)
 
-    def of(self, topic: str, number: int, topic_id: TopicId) -> Offset | None:
-        """The exclusive end of what all groups have consumed of a partition; None when there is any doubt."""
-        if self.in_doubt:
-            return None
-        found = self._committed.get((topic, number), {})
-        offsets = {group_id: offset for group_id, (offset, known_id) in found.items() if known_id in (topic_id, ZERO_TOPIC_ID)}
-        if not offsets or any(group_id not in offsets for group_id in self._live.get(topic, ())):
-            return None
-        return min(offsets.values())
+    def _concerned(self, committed: Mapping[str, object], live: frozenset[str] | None) -> list[str]:
+        """The topics of a group that were asked for: by whichever list is shorter."""
+        if live is None:
+            return list(self.found)
+        if len(committed) + len(live) < len(self.found):
+            return [name for name in dict.fromkeys((*committed, *sorted(live))) if name in self.found]
+        return [name for name in self.found if name in committed or name in live]
 
-
-def _consumes(group: ClassicGroup) -> bool:
-    """Whether somebody is about to consume in its name."""
-    return bool(group.members) and group.uses_consumer_protocol
-
-
-def survey(coordinator: GroupCoordinator, found: ConsumedOffsets) -> Iterator[None]:
-    """Take in all groups, a step at a time. `found` is to be used when this has come to its end."""
-    if not coordinator.topic.exists:
-        found.in_doubt = True
-        return
-    shards = coordinator.loaded()
-    if isinstance(shards, ErrorCode) or len(shards) < coordinator.topic.partition_count:
-        found.in_doubt = True
-        return
-    for shard in shards:
-        log = shard.partition.log
-        if log.high_watermark < log.log_end_offset:
-            found.in_doubt = True
-        for group_id in _names(shard.groups):
-            if shard.unloaded or not shard.leads:
-                found.in_doubt = True
-            if found.in_doubt:
-                return
-            found.take_in(shard.groups, group_id)
-            yield
+    def _take_rows(self, name: str, rows: Mapping[int, OffsetCommitValue], group_id: str, *, is_live: bool) -> Iterator[None]:
+        found, topic_id = self.found[name], self._ids[name]
+        numbers = list(found) if is_live or len(found) <= len(rows) else [number for number in rows if number in found]
+        for count, number in enumerate(numbers, 1):
+            value = rows.get(number)
+            if value is not None and value.topic_id in (topic_id, ZERO_TOPIC_ID) and value.offset >= 0:
+                found[number] &= Consumed(value.offset, group_id)
+            elif is_live:
+                found[number] &= Consumed(UNKNOWN_OFFSET, group_id)
+            if count % ROWS_PER_STEP == 0:
+                yield
+        yield
 
 
-def _names(groups: Groups) -> Sequence[str]:
-    return list(dict.fromkeys((*groups.committed.offsets, *groups.groups)))
+def consumed_topics(group: ClassicGroup) -> frozenset[str] | None:
+    """What a group's living members consume, in whose name nothing may be missed; None where nobody knows.
+
+    Members that aren't consumers (of Kafka Connect, say) consume nothing that they commit for.
+    """
+    if not group.members or not group.uses_consumer_protocol:
+        return frozenset()
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return None  # Who is joining may want topics that the last generation didn't.
+    return group.subscribed

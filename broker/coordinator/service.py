@@ -79,6 +79,17 @@ class GroupCoordinator:
         self._runtime.when_committed(shard, shard.groups.read_barrier(group_id) + 1, [go_on])
         return pending
 
+    def when_all_committed(self, shard: Shard[Groups], then: Callable[[ErrorCode], None]) -> None:
+        """Go on when all that the state says now is committed, or can't be said to be. Called once, perhaps from within this call."""
+
+        def go_on(error: ErrorCode, _effects: Effects) -> None:
+            then(error)
+
+        if shard.unloaded or not shard.leads:
+            then(ErrorCode.NOT_COORDINATOR)
+        else:
+            self._runtime.when_committed(shard, shard.partition.log.log_end_offset, [go_on])
+
     # ------------------------------------------------------------------ what happens elsewhere
     def on_tick(self) -> None:
         """Follow who leads, and say what had to be refused. On the order of once a second."""

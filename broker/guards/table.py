@@ -50,6 +50,8 @@ ASK_THEMSELVES: Final = frozenset(
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_RECORDS,
         ApiKey.DELETE_TOPICS,
+        ApiKey.DESCRIBE_CONSUMED_OFFSETS,
+        ApiKey.DESCRIBE_RETENTION,
         ApiKey.ELECT_LEADERS,
         ApiKey.FETCH,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,

@@ -23,9 +23,11 @@ from lowtide.broker.handlers import (
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_consumed_offsets,
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_retention,
     describe_topic_partitions,
     describe_transactions,
     elect_leaders,
@@ -53,6 +55,7 @@ from lowtide.broker.handlers import (
     write_txn_markers,
 )
 from lowtide.broker.partition_administrator import PartitionAdministrator
+from lowtide.broker.retention import Retention
 from lowtide.broker.topics import TopicAdministrator
 from lowtide.protocol.api_keys import ApiKey
 
@@ -113,4 +116,10 @@ def handlers(
         forwarded(unregister_broker.handler(broker), unregister_broker.refused, unregister_broker.shows),
         write_txn_markers.handler(broker, transactions.writer),
     ]
+    return behind_guards(specs, broker)
+
+
+def handlers_of_ours(broker: BrokerContext, groups: GroupCoordinator, retention: Retention) -> list[HandlerSpec]:
+    """The handlers of requests that only Lowtide has."""
+    specs = [describe_consumed_offsets.handler(broker, groups), describe_retention.handler(broker, retention)]
     return behind_guards(specs, broker)

@@ -12,8 +12,8 @@ from lowtide.broker.config import broker_key, load_config
 from lowtide.broker.config_apis import api_name
 from lowtide.broker.config_sources import from_environment, from_settings, merge
 from lowtide.broker.dispatcher import Dispatcher
-from lowtide.broker.handlers.registry import handlers
-from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.broker.handlers.registry import handlers, handlers_of_ours
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,6 +25,7 @@ def registry() -> Dispatcher:
     """The handlers as a broker registers them; nothing behind them runs."""
     made = Dispatcher(spawn=MagicMock(), maximum_versions={})
     made.register(handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), MagicMock(), MagicMock(), made.advertised))
+    made.register(handlers_of_ours(MagicMock(), MagicMock(), MagicMock()))
     return made
 
 
@@ -42,6 +43,15 @@ def test_the_versions_of_the_table_are_those_with_a_route():
     found = {api_name(key): f"{versions[0]}-{versions[-1]}" for key, versions in routed.items() if versions}
     assert found == {row[0]: row[1] for row in rows("APIs")}
     assert all(versions == list(range(versions[0], versions[-1] + 1)) for versions in routed.values() if versions)
+
+
+def test_what_only_lowtide_has_is_not_advertised():
+    """Clients' tables of keys end with Kafka's."""
+    served = registry()
+    assert max(served.advertised) < FIRST_OF_OURS
+    ours = [key for key in API if key >= FIRST_OF_OURS]
+    assert [served.routes[key, 0] is not None for key in ours] == [True, True]
+    assert all(f"{api_name(key)} (" in KIPS or f"({key})" in KIPS for key in ours)
 
 
 def test_versions_that_are_advertised_and_refused_are_told():

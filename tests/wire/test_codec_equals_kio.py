@@ -1,6 +1,6 @@
 """The codec agrees with kio, an independent implementation generated from Kafka's own message definitions.
 
-DeleteRecords version 3 (KIP-1343) is the one that kio cannot know.
+DeleteRecords version 3 (KIP-1343) and the requests that only Lowtide has are those that kio cannot know.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.primitives import CountedArray, Entity, NullableEntity
@@ -65,6 +65,8 @@ def assert_same(form: Any, ours: Any, theirs: Any) -> None:
 
 def test_same_bytes_and_values_as_kio(case, tame_messages) -> None:
     """What we encode kio reads to the same values, and writes to the same bytes; what kio writes we read."""
+    if case.api_key >= FIRST_OF_OURS:
+        return
     load = load_request_schema if case.message is API[ApiKey(case.api_key)].request else load_response_schema
     if case.message in {DeleteRecordsRequest, DeleteRecordsResponse} and case.version == 3:
         with pytest.raises(UnknownEntity):

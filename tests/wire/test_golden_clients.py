@@ -104,6 +104,8 @@ def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: Captu
 
 
 BY_HAND_ONLY = {
+    ApiKey.DESCRIBE_CONSUMED_OFFSETS,
+    ApiKey.DESCRIBE_RETENTION,
     ApiKey.ELECT_LEADERS,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,

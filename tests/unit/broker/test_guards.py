@@ -14,7 +14,7 @@ from lowtide.broker.dispatcher import Dispatcher, HandlerSpec
 from lowtide.broker.guards.fetching import GuardedFetchReader
 from lowtide.broker.guards.guard import guarded
 from lowtide.broker.guards.table import ASK_THEMSELVES, FOR_EVERYBODY, GUARDS, behind_guards
-from lowtide.broker.handlers.registry import handlers
+from lowtide.broker.handlers.registry import handlers, handlers_of_ours
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.api_keys import API, ApiKey
@@ -146,6 +146,7 @@ def ask(authorizer: Only, request: Any, response: Any, version: int | None = Non
 def test_every_api_that_is_served_has_been_thought_of() -> None:
     made = Dispatcher(spawn=MagicMock(), maximum_versions={})
     specs = handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), MagicMock(), MagicMock(), made.advertised)
+    specs += handlers_of_ours(MagicMock(), MagicMock(), MagicMock())
     served = {spec.key for spec in specs}
     assert served == set(GUARDS) | ASK_THEMSELVES | FOR_EVERYBODY
     assert len(served) == len(GUARDS) + len(ASK_THEMSELVES) + len(FOR_EVERYBODY)

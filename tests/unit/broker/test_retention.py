@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.retention import DeletedCount
+from lowtide.broker.coordinator.offsets_topic import java_hash
+from lowtide.broker.deletion_ledger import DeletedCount
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionTopic, RetainedPartition, RetentionRule
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
@@ -73,6 +76,15 @@ def deleted(world: Leading) -> dict[str, int]:
     assert world.broker is not None
     assert world.broker.retention is not None
     return {reason.value: count.segments for (_, reason), count in world.broker.retention.deleted.items()}
+
+
+async def explained(world: Leading, *partitions: int) -> list[RetainedPartition]:
+    topics = [DescribeRetentionTopic(name="t", partitions=list(partitions or (0,)))]
+    answer = await world.client.request(DescribeRetentionRequest(topics=topics), 0)
+    assert answer.error_code == 0
+    assert 0 < answer.next_check_at_ms - answer.checked_at_ms <= CHECK_MS
+    rows: list[RetainedPartition] = answer.topics[0].partitions
+    return rows
 
 
 async def next_pass() -> None:
@@ -230,3 +242,68 @@ def test_a_full_disk_does_not_keep_what_would_free_it() -> None:
         assert log.log_start_offset == 5
 
     play(scenario)
+
+
+def test_a_delete_of_a_client_is_counted_as_one() -> None:
+    async def scenario(world: Leading) -> None:
+        log = await begin(world, retention_ms="-1")
+        size = log.segments[0].size
+        await world.delete(2)
+        assert world.broker is not None
+        assert world.broker.retention is not None
+        assert world.broker.retention.deleted == {("t", Reason.REQUEST): DeletedCount(2, 2 * size, 2)}
+
+    play(scenario)
+
+
+def test_what_keeps_the_oldest_segment_is_told_by_the_rules_that_delete() -> None:
+    """Asked of the leader, which asks the groups."""
+
+    async def scenario(world: Leading) -> None:
+        await begin(world, retention_commitoffset_ms="1000", retention_ms="100000")
+        await commit(world, "fast", 5)
+        await commit(world, "slow", 1)
+        await next_pass()
+        (row,) = await explained(world)
+        assert (row.log_start_offset, row.segment_start, row.segment_end, row.segment_count) == (1, 1, 2, 4)
+        consumed, time = row.rules
+        assert consumed == RetentionRule(reason="consumed", consumed_offset=1, group_id="slow")
+        assert (time.reason, row.hold, row.is_active) == ("time", "", False)
+        await commit(world, "slow", 2)
+        (row,) = await explained(world)
+        assert row.rules[0].goes_at_ms <= world.clock.wall_ms()
+        await asyncio.sleep((time.goes_at_ms - world.clock.wall_ms()) / 1000)
+        await next_pass()
+        (row,) = await explained(world)
+        assert (row.hold, row.log_start_offset, row.segment_count) == ("empty", 5, 1)
+
+    play(scenario, log_retention_commitoffset_enable="true", offsets_topic_num_partitions="3", offsets_topic_replication_factor="1")
+
+
+def test_what_can_not_be_told_of_a_partition_has_an_error() -> None:
+    async def scenario(world: Leading) -> None:
+        await begin(world, replicas=(1, 2))
+        await world.change(leader=2, leader_epoch=1)
+        rows = await explained(world, 0, 1)
+        assert [row.error_code for row in rows] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        topics = [DescribeRetentionTopic(name="t", partitions=list(range(1001)))]
+        answer = await world.client.request(DescribeRetentionRequest(topics=topics), 0)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    play(scenario, 2)
+
+
+def test_groups_of_a_coordinator_that_is_away_keep_all() -> None:
+    """Half of the groups' topic is led by a broker that nobody can reach: whatever the groups here say is not enough."""
+
+    async def scenario(world: Leading) -> None:
+        await world.create_topic("__consumer_offsets", (1,), (2,), cleanup_policy="compact")
+        log = await begin(world, retention_commitoffset_ms="1000")
+        group = next(name for name in "abcdef" if java_hash(name) % 2 == 0)
+        await commit(world, group, 5)
+        await next_pass()
+        assert log.log_start_offset == 0
+        (row,) = await explained(world)
+        assert "broker 2" in (row.rules[0].doubt or "")
+
+    play(scenario, 2, log_retention_commitoffset_enable="true")

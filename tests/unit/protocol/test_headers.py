@@ -157,5 +157,7 @@ def test_request_and_response_have_the_same_versions() -> None:
         66: (0, 1, 0),
         74: (0, 1, 0),
         75: (0, 0, 0),
+        32_001: (0, 0, 0),
+        32_002: (0, 0, 0),
     }
     assert API[0] is API[ApiKey.PRODUCE]  # type: ignore[index]

@@ -1,0 +1,37 @@
+"""DescribeConsumedOffsets: v0-v0.
+
+Behaviour: Lowtide's own, not advertised. Tells another broker, of partitions that it asks about, the smallest offset that any group has
+committed that is coordinated here, and which group that is; or a group that consumes the partition and hasn't committed yet. Only what
+can't be lost any more is told: the answer waits for commits that are under way. It names the partitions of `__consumer_offsets` that it
+speaks for.
+
+Errors: CLUSTER_AUTHORIZATION_FAILED; INVALID_REQUEST for too many partitions; COORDINATOR_LOAD_IN_PROGRESS.
+
+KIPs: 68.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.authorizer import CLUSTER, Operation
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.consumption import PARTITIONS_PER_REQUEST
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.coordinator.survey import survey
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_consumed_offsets import DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse
+
+
+def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    async def handle(request: DescribeConsumedOffsetsRequest, context: RequestContext) -> DescribeConsumedOffsetsResponse:
+        if not broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
+            return DescribeConsumedOffsetsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if sum(len(topic.partitions) + 1 for topic in request.topics) > 2 * PARTITIONS_PER_REQUEST:
+            return DescribeConsumedOffsetsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return await survey(groups, request.topics)
+
+    return HandlerSpec(key=ApiKey.DESCRIBE_CONSUMED_OFFSETS, handle_later=handle)
