@@ -15,6 +15,7 @@ commands:
   serve              run a broker
   dev                run a cluster of several brokers in one process, for laptops and tests
   keys               print every configuration key, as a page in Markdown
+  topics explain     what keeps the oldest segment of a topic's partitions, and when it will go
   repair-log-start   keep what is readable of a damaged journal of log start offsets
   version            print the version
   help               print this; `lowtide <command> --help` says more
@@ -54,6 +55,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from lowtide.cli.keys import keys  # noqa: PLC0415
 
         return keys
+    if name == "topics":
+        from lowtide.cli.topics import topics  # noqa: PLC0415
+
+        return topics
     if name == "repair-log-start":
         from lowtide.cli.repair import repair_log_start  # noqa: PLC0415
 

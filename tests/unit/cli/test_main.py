@@ -41,6 +41,7 @@ def test_help_names_every_command(words, capsys):
         "serve",
         "dev",
         "keys",
+        "topics",
         "repair-log-start",
         "version",
         "help",

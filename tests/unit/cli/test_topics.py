@@ -1,0 +1,126 @@
+"""`lowtide topics explain`: what it says of an answer, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from lowtide.cli import topics as module
+from lowtide.cli.main import main
+from lowtide.cli.retained import as_value, line, sentence
+from lowtide.cli.topics import Explanation
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_retention import RetainedPartition, RetentionRule
+
+NOW_MS = 1_000_000_000
+HOUR_MS = 3_600_000
+
+
+def row(*rules: RetentionRule, **changed: Any) -> RetainedPartition:
+    told = RetainedPartition(
+        partition_index=3,
+        error_code=0,
+        log_start_offset=10,
+        high_watermark=90,
+        log_end_offset=91,
+        segment_count=3,
+        size_bytes=3_000_000,
+        segment_start=10,
+        segment_end=40,
+        segment_bytes=1_000_000,
+        rules=list(rules),
+    )
+    return msgspec.structs.replace(told, **changed)
+
+
+TIME = RetentionRule(reason="time", goes_at_ms=NOW_MS + 3 * HOUR_MS)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (row(TIME), "goes in 3 h by time"),
+        (
+            row(RetentionRule(reason="consumed", group_id="g", consumed_offset=20), TIME),
+            "kept: group g is at offset 20 of 40; goes in 3 h by time",
+        ),
+        (
+            row(RetentionRule(reason="consumed", group_id="g"), TIME),
+            "kept: group g consumes it and has not committed an offset; goes in 3 h by time",
+        ),
+        (row(RetentionRule(reason="consumed"), TIME), "kept: no group has committed an offset; goes in 3 h by time"),
+        (
+            row(RetentionRule(reason="consumed", doubt="broker 2: it is away"), TIME),
+            "kept: nobody knows what the groups have consumed (broker 2: it is away); goes in 3 h by time",
+        ),
+        (row(RetentionRule(reason="consumed", goes_at_ms=NOW_MS + 90_000), TIME), "goes in 1 min 30 s by consumed"),
+        (row(TIME, RetentionRule(reason="size", bytes_missing=1_500_000)), "1.50 MB before it goes by size; goes in 3 h"),
+        (
+            row(RetentionRule(reason="size", goes_at_ms=NOW_MS), RetentionRule(reason="time", goes_at_ms=5)),
+            "goes at the next check by size",
+        ),
+        (row(RetentionRule(reason="min-timestamp")), "kept: not all of it is older than log.retention.min.timestamp"),
+        (row(), "kept for ever: no rule is on"),
+        (row(TIME, is_active=True), "goes in 3 h by time; it is the active segment, which is closed when it goes"),
+        (row(TIME, hold="empty", is_active=True), "kept: there is nothing in it"),
+        (row(hold="compacted"), "kept: its cleanup.policy has no delete"),
+        (row(TIME, hold="not-replicated"), "kept: not all replicas in sync have it yet; goes in 3 h by time once they do"),
+        (row(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), "not known: NOT_LEADER_OR_FOLLOWER"),
+    ],
+)
+def test_a_sentence_says_what_keeps_it_and_when_it_goes(told: RetainedPartition, words: str) -> None:
+    assert words in sentence(told, NOW_MS)
+    assert words in line(told, NOW_MS)
+
+
+def test_a_value_for_programs_has_null_for_what_is_not_known() -> None:
+    value = as_value(row(RetentionRule(reason="consumed", group_id="g"), TIME), NOW_MS)
+    assert value["rules"][0] == {
+        "reason": "consumed",
+        "goes_at_ms": None,
+        "bytes_missing": None,
+        "group": "g",
+        "consumed_offset": None,
+        "doubt": None,
+    }
+    assert value["oldest_segment"] == {"first_offset": 10, "end_offset": 40, "bytes": 1_000_000, "active": False}
+    assert as_value(row(error_code=6), NOW_MS) == {"partition": 3, "error": "NOT_LEADER_OR_FOLLOWER"}
+
+
+@pytest.mark.parametrize(("rows", "code"), [([row(TIME)], 0), ([row(TIME), row(error_code=6)], 1)])
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_the_exit_code_says_whether_all_is_explained(
+    rows: list[RetainedPartition], code: int, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def explain(addresses: Any, topic: str, timeout_ms: int) -> Explanation:
+        assert ([(each.host, each.port) for each in addresses], topic, timeout_ms) == ([("a", 1), ("::1", 2)], "t", 60_000)
+        return Explanation(rows, NOW_MS, NOW_MS + 5000)
+
+    monkeypatch.setattr(module, "explain", explain)
+    assert main(["topics", "explain", "t", "--bootstrap-server", "a:1,[::1]:2", "--output", output]) == code
+    told = capsys.readouterr().out
+    if output == "json":
+        assert [each["partition"] for each in json.loads(told)["partitions"]] == [3] * len(rows)
+    else:
+        assert "the next check is in 5 s." in told.splitlines()[0]
+
+
+@pytest.mark.parametrize("address", ["nowhere", "a:", "a:b", ":9092", "a:70000", "a:1,"])
+def test_an_address_that_is_none_is_refused_in_a_sentence(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topics", "explain", "t", "--bootstrap-server", address]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("lowtide topics: ")
+    assert told.endswith("HOST:PORT.\n")
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["expain", "t"], ["explain"], ["explain", "t", "--timeout", "0"], ["explain", "t", "--output", "xml"]]
+)
+def test_a_wrong_call_ends_with_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["topics", *words])
+    assert ended.value.code == 2
+    assert "usage: lowtide topics" in capsys.readouterr().err
