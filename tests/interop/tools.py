@@ -87,9 +87,9 @@ class JavaClient:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
-    def command(self, *scenarios: str) -> list[str]:
-        """What runs scenarios one after another, in one JVM."""
-        options = (*SHORT_LIVED, f"-Djava.io.tmpdir={self._folder}")
+    def command(self, *scenarios: str, **given: str) -> list[str]:
+        """What runs scenarios one after another, in one JVM; what is `given` reaches them as system properties."""
+        options = (*SHORT_LIVED, f"-Djava.io.tmpdir={self._folder}", *(f"-Dinterop.{name}={value}" for name, value in given.items()))
         return java(self._jars, "Interop", self._bootstrap, *scenarios, options=options, classes=str(self._folder))
 
     def see(self, *scenarios: str) -> dict[str, list[dict[str, Any]]]:

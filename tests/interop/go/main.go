@@ -44,6 +44,8 @@ var commands = map[string]func(context.Context, *call) error{
 	"work":                work,
 	"closest":             closest,
 	"closest-ahead":       closestAhead,
+	"member":              member,
+	"transform":           transform,
 }
 
 // A call is what the command line says. Each command reads the few fields that it needs.
@@ -72,6 +74,11 @@ type call struct {
 	offset     int64
 	resource   string
 	configs    configFlags
+	group      string
+	protocol   string
+	pattern    bool
+	id         string
+	out        string
 }
 
 // configFlags are the -config flags in their order: name=value, or with a sign before: +name=value, -name=value, !name.
@@ -121,6 +128,11 @@ func run(arguments []string) error {
 	set.IntVar(&c.epoch, "epoch", 0, "leader epoch")
 	set.Int64Var(&c.offset, "offset", -1, "first offset to keep; -1: the high watermark")
 	set.StringVar(&c.resource, "resource", "topic", "whose configuration: topic or a broker's id")
+	set.StringVar(&c.group, "group", "", "group of a member")
+	set.StringVar(&c.protocol, "protocol", "classic", "who assigns partitions: classic for a member, consumer for the broker")
+	set.BoolVar(&c.pattern, "pattern", false, "the topic is a pattern")
+	set.StringVar(&c.id, "id", "", "transactional id")
+	set.StringVar(&c.out, "out", "", "topic to write to")
 	set.Var(&c.configs, "config", "name=value; to alter also +name=value, -name=value and !name")
 	if err := set.Parse(arguments[1:]); err != nil {
 		return err

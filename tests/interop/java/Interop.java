@@ -34,6 +34,9 @@ public final class Interop {
             Map.entry("directories", Administration::directories),
             Map.entry("producers", Administration::producers),
             Map.entry("groups", Groups::membersComeAndGo),
+            Map.entry("member", Member::read),
+            Map.entry("transform", Member::transform),
+            Map.entry("word-count", WordCount::run),
             Map.entry("work", Work::run),
             Map.entry("deletes-behind", Closest::deletesBehind),
             Map.entry("delete-ahead", Closest::deleteAhead));

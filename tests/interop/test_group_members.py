@@ -1,0 +1,130 @@
+"""Members of one group in processes of their own, of Kafka's Java client and of franz-go: they join, leave and are killed, and go on where
+the group has committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from . import load
+from .franz_go import FranzGo
+from .lowtide_process import LowtideProcess
+from .members import Client, Member, all_told, until
+from .tools import JavaClient
+
+pytestmark = pytest.mark.interop
+
+PARTITIONS, PER_PARTITION = 6, 10
+SETTINGS = {
+    "group_initial_rebalance_delay_ms": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
+    """A broker that soon knows who has gone."""
+    with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", **SETTINGS) as process:
+        yield process
+
+
+@pytest.fixture(scope="module", params=["java", "franz-go"])
+def client(request: pytest.FixtureRequest, quick_broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> Client:
+    """Either of the clients."""
+    if request.param == "java":
+        return JavaClient(request.getfixturevalue("jars"), quick_broker.bootstrap, tmp_path_factory.mktemp("java")).command
+    program: Path = request.getfixturevalue("franz_go_program")
+    return lambda name, **given: FranzGo(program, quick_broker.bootstrap).command(name, timeout="5m", **given)
+
+
+_numbers = count()
+
+
+@pytest.fixture
+def topic(quick_broker: LowtideProcess) -> str:
+    """A new topic, which is also the name of the group."""
+    return make_topic(quick_broker, f"members-{next(_numbers)}")
+
+
+def make_topic(broker: LowtideProcess, name: str, partitions: int = PARTITIONS) -> str:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(load.DEADLINE_S)
+    return name
+
+
+class Writer:
+    """Writes to all partitions of a topic, and knows what is there."""
+
+    def __init__(self, broker: LowtideProcess, topic: str) -> None:
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap})
+        self._topic = topic
+        self.next = 0
+
+    def write(self) -> set[tuple[str, int]]:
+        """Write a few records to each partition; return where they are."""
+        offsets = range(self.next, self.next + PER_PARTITION)
+        self.next += PER_PARTITION
+        for partition in range(PARTITIONS):
+            for offset in offsets:
+                self._producer.produce(self._topic, f"{partition}/{offset}".encode(), partition=partition)
+        assert self._producer.flush(load.DEADLINE_S) == 0
+        return {(f"{self._topic}-{partition}", offset) for partition in range(PARTITIONS) for offset in offsets}
+
+
+def shared(members: Sequence[Member], topic: str) -> Callable[[], bool]:
+    """Whether each has its part and nobody another's."""
+
+    def check() -> bool:
+        held = [member.held for member in members]
+        sizes = {len(each) for each in held}
+        everything = {f"{topic}-{number}" for number in range(PARTITIONS)}
+        return sum(map(len, held)) == PARTITIONS and set().union(*held) == everything and max(sizes) - min(sizes) <= 1
+
+    return check
+
+
+@pytest.mark.parametrize("protocol", ["classic"])
+def test_members_join_leave_and_are_killed(client: Client, quick_broker: LowtideProcess, topic: str, protocol: str) -> None:
+    """After each change the partitions are shared anew, and what is written then is read once, from where was committed on."""
+    with ExitStack() as stack:
+
+        def join() -> Member:
+            return stack.enter_context(Member(client("member", group=topic, topic=topic, protocol=protocol)))
+
+        writer = Writer(quick_broker, topic)
+        members: list[Member] = []
+
+        def settle_and_read() -> None:
+            told = partial(all_told, *members)
+            until(shared(members, topic), told)
+            before = Counter(record for member in members for record in member.read)
+            written = writer.write()
+            until(lambda: all(written & set(member.read) == written & places(member) for member in members), told)
+            read = Counter(record for member in members for record in member.read) - before
+            assert read == Counter(written), told()
+            assert [line for member in members for line in member.said("refused")] == []
+
+        def places(member: Member) -> set[tuple[str, int]]:
+            """All that is written to what a member has."""
+            return {(partition, offset) for partition in member.held for offset in range(writer.next)}
+
+        members.append(join())
+        settle_and_read()
+        members += [join(), join()]
+        settle_and_read()
+        members.pop(1).leave()
+        settle_and_read()
+        members.pop().kill()
+        settle_and_read()
+        members.pop().leave()
+        members.append(join())
+        settle_and_read()
+        members.pop().leave()
