@@ -212,7 +212,7 @@ class Broker:
         administrator = TopicAdministrator(context, Forwarder(session, self._peers))
         groups = self._groups = GroupCoordinator(context, administrator, ports.loop, is_alone=self._fence is None)
         dispatcher = Dispatcher(spawn=self._tasks.spawn, maximum_versions=config.max_versions)
-        transactions = TransactionCoordinator(context, administrator, self._peers, ports.loop, is_alone=self._fence is None)
+        transactions = TransactionCoordinator(context, administrator, self._peers, groups, ports.loop, is_alone=self._fence is None)
         dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), groups, transactions, dispatcher.advertised))
         self._transactions = transactions
         retention = self.retention = Retention(

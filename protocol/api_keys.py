@@ -13,6 +13,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from lowtide.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from lowtide.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from lowtide.protocol.messages.alter_partition_reassignments import (
@@ -55,6 +56,7 @@ from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from lowtide.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
@@ -220,9 +222,11 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
     (ApiKey.OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResponse),
     (ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    (ApiKey.ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
     (ApiKey.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest, DescribeTransactionsResponse),
     (ApiKey.END_TXN, EndTxnRequest, EndTxnResponse),
     (ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse),
+    (ApiKey.TXN_OFFSET_COMMIT, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
     (ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
     (ApiKey.SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
     (ApiKey.DESCRIBE_CONSUMED_OFFSETS, DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse),

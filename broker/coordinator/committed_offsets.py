@@ -1,9 +1,10 @@
-"""The committed offsets of the groups of one coordinator.
+"""The committed offsets of the groups of one coordinator, and those of transactions that are still open.
 
-Guards: an offset changes by `apply` only, which is called for records, those of a log that is loaded and those that were just appended; so
-what is told is what a coordinator tells that loads the log.
+Guards: an offset changes by `apply`, `apply_pending` and `end_transaction` only, which are called for records, those of a log that is
+loaded and those that were just appended; so what is told is what a coordinator tells that loads the log. An offset of an open transaction
+is never told; while there is one for a partition, the offset that it had before isn't outdated.
 
-Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-211 (expiry), KIP-496 (deletion).
+Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98, KIP-211 (expiry), KIP-447, KIP-496 (deletion).
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Final
 
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
 from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -27,7 +30,14 @@ from lowtide.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
+from lowtide.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, Offset, ProducerId, TopicId
 
 NO_RETENTION_TIME: Final = -1
 """A client leaves it to the broker how long its offsets are kept."""
@@ -39,12 +49,16 @@ class CommittedOffsets:
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
         self.offsets: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+        self.pending = PendingOffsets()
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take over what a record says."""
+        """Take over what a record says, which is later than all others so far."""
         if value is not None:
             self.offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
+            if self.pending:
+                self.pending.outdo(key.group, key.topic, key.partition)
             return
+        self.pending.remove(key.group, key.topic, key.partition)
         topics = self.offsets.get(key.group)
         partitions = topics.get(key.topic) if topics is not None else None
         if topics is None or partitions is None:
@@ -55,9 +69,26 @@ class CommittedOffsets:
         if not topics:
             del self.offsets[key.group]
 
+    def apply_pending(self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, offset: Offset) -> None:
+        """Take over what the record at `offset` says, which belongs to a producer's open transaction."""
+        self.pending.add(producer_id, key, value, offset)
+
+    def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> list[str]:
+        """A producer's transaction has ended: what was pending counts now, or never. Returns the groups that it is about."""
+        ended = self.pending.end(producer_id)
+        for key, row in ended:
+            if is_commit and row.value is not None:
+                self.pending.outdo(key.group, key.topic, key.partition, row.record_offset)
+                self.offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = row.value
+        return list(dict.fromkeys(key.group for key, _ in ended))
+
     def has_any(self, group_id: str) -> bool:
-        """Whether a group has committed anything."""
-        return group_id in self.offsets
+        """Whether a group has committed anything, or may have in a transaction that is open."""
+        return group_id in self.offsets or self.pending.has_any(group_id)
+
+    def group_ids(self) -> list[str]:
+        """The groups of which anything is committed or pending."""
+        return list(dict.fromkeys((*self.offsets, *self.pending.group_ids())))
 
     def find(self, group_id: str, topic: str, partition: int, topic_id: TopicId) -> OffsetCommitValue | None:
         """What was committed for a partition. With a topic id, not what was committed for another topic of that name."""
@@ -78,65 +109,96 @@ class CommittedOffsets:
 
         Errors: OFFSET_METADATA_TOO_LARGE, of single partitions.
         """
-        retention_ms, wall_ms = request.retention_time_ms, effects.wall_ms
-        expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else wall_ms + retention_ms
-        keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has neither epochs nor ids.
-        limit = self._settings.offset_metadata_max_bytes
+        retention_ms = request.retention_time_ms
+        expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else effects.wall_ms + retention_ms
         rows = []
         for topic in topics:
             results = []
             for partition in topic.partitions:
-                error = ErrorCode.NONE
-                metadata = partition.committed_metadata or ""
-                if len(metadata) > limit:
-                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    value = OffsetCommitValue(
-                        offset=partition.committed_offset,
-                        leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
-                        metadata=metadata,
-                        commit_timestamp=wall_ms,
-                        expire_timestamp=expires_ms,
-                        topic_id=topic.topic_id if keeps_all else ZERO_TOPIC_ID,
-                    )
-                    effects.keep_offset(request.group_id, topic.name, partition.partition_index, value)
+                error = self._keep(request.group_id, topic, partition, expires_ms, effects)
                 results.append(OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error))
             rows.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
         return rows
 
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, topics: Iterable[TxnOffsetCommitRequestTopic], effects: Effects
+    ) -> list[TxnOffsetCommitResponseTopic]:
+        """As `commit`, of records that belong to the producer's transaction."""
+        effects.producer = (request.producer_id, request.producer_epoch)
+        rows = []
+        for topic in topics:
+            results = []
+            for partition in topic.partitions:
+                error = self._keep(request.group_id, topic, partition, NO_TIMESTAMP, effects)
+                results.append(TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error))
+            rows.append(TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
+        return rows
+
+    def _keep(
+        self,
+        group_id: str,
+        topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+        partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+        expires_ms: int,
+        effects: Effects,
+    ) -> ErrorCode:
+        metadata = partition.committed_metadata or ""
+        if len(metadata) > self._settings.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has neither epochs nor ids.
+        value = OffsetCommitValue(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
+            metadata=metadata,
+            commit_timestamp=effects.wall_ms,
+            expire_timestamp=expires_ms,
+            topic_id=topic.topic_id if keeps_all else ZERO_TOPIC_ID,
+        )
+        effects.keep_offset(group_id, topic.name, partition.partition_index, value)
+        return ErrorCode.NONE
+
     def delete(self, group: ClassicGroup, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
-        """Ask for offsets to be forgotten, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""
+        """Ask for offsets to be forgotten, pending ones too, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""
         rows = []
         for topic in topics:
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic.name) else ErrorCode.NONE
             known = self.offsets.get(group.group_id, {}).get(topic.name, {})
             numbers = dict.fromkeys(row.partition_index for row in topic.partitions)
             for number in numbers:
-                if error == ErrorCode.NONE and number in known:
+                if error == ErrorCode.NONE and (number in known or self.pending.has(group.group_id, topic.name, number)):
                     effects.keep_offset(group.group_id, topic.name, number, None)
             partitions = [OffsetDeleteResponsePartition(partition_index=number, error_code=error) for number in numbers]
             rows.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
         return rows
 
     def delete_all(self, group_id: str, effects: Effects) -> None:
-        """Ask for all offsets of a group to be forgotten."""
-        for topic, partitions in self.offsets.get(group_id, {}).items():
+        """Ask for all offsets of a group to be forgotten, pending ones too."""
+        committed = self.offsets.get(group_id, {})
+        for topic, partitions in committed.items():
             for partition in partitions:
+                effects.keep_offset(group_id, topic, partition, None)
+        for topic, partition, _ in self.pending.of_group(group_id):
+            if partition not in committed.get(topic, ()):
                 effects.keep_offset(group_id, topic, partition, None)
 
     def delete_topics(self, group_id: str, deleted: Iterable[tuple[str, TopicId]], effects: Effects) -> None:
         """Ask for a group's offsets in topics that are gone to be forgotten, not those in newer topics of their names."""
         topics = self.offsets.get(group_id, {})
-        for name, topic_id in deleted:
+        gone = dict(deleted)
+        for name, topic_id in gone.items():
             for partition, value in topics.get(name, {}).items():
                 if value.topic_id in (ZERO_TOPIC_ID, topic_id):
                     effects.keep_offset(group_id, name, partition, None)
+        for name, partition, values in self.pending.of_group(group_id):
+            is_about = name in gone and all(value.topic_id in (ZERO_TOPIC_ID, gone[name]) for value in values)
+            if is_about and partition not in topics.get(name, ()):
+                effects.keep_offset(group_id, name, partition, None)
 
     def expire(self, group: ClassicGroup, effects: Effects) -> bool:
         """Ask for outdated offsets of a group to be forgotten. Returns whether none is left then.
 
         Those of an empty group are kept for so long since it is empty, those of one that consumes since they were committed, but never
-        those of topics that it consumes; a client of old may have said itself how long.
+        those of topics that it consumes, or of partitions for which a transaction may commit; a client of old may have said how long.
         """
         if not self.has_any(group.group_id):
             return True
@@ -144,8 +206,8 @@ class CommittedOffsets:
             return False
         since_empty = group.state_since_ms if group.protocol_type is not None and group.state is GroupState.EMPTY else None
         oldest_ms = effects.wall_ms - self._settings.offsets_retention_ms
-        none_left = True
-        for topic, partitions in self.offsets[group.group_id].items():
+        none_left = not self.pending.has_any(group.group_id)
+        for topic, partitions in self.offsets.get(group.group_id, {}).items():
             if group.is_subscribed_to(topic):
                 none_left = False
                 continue
@@ -154,7 +216,7 @@ class CommittedOffsets:
                     outdated = effects.wall_ms >= value.expire_timestamp
                 else:
                     outdated = (since_empty if since_empty is not None else value.commit_timestamp) <= oldest_ms
-                if outdated:
+                if outdated and not self.pending.has(group.group_id, topic, partition):
                     effects.keep_offset(group.group_id, topic, partition, None)
                 else:
                     none_left = False
@@ -168,8 +230,12 @@ def _may_expire(group: ClassicGroup) -> bool:
     return group.uses_consumer_protocol and group.subscribed is not None and group.state is GroupState.STABLE
 
 
-def check_commit(group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int) -> ErrorCode:
+def check_commit(
+    group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int, *, is_transactional: bool = False
+) -> ErrorCode:
     """Whether such a one may commit offsets of a group.
+
+    In a transaction one may who doesn't say who he is, as clients of old do, and nobody is told of a rebalance.
 
     Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID (from outside of a group that has members, too), FENCED_INSTANCE_ID,
     ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS. Source: `ClassicGroup.validateOffsetCommit`.
@@ -179,10 +245,11 @@ def check_commit(group: ClassicGroup, member_id: str, group_instance_id: str | N
     if generation_id < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     if generation_id < 0 and not member_id and group_instance_id is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
     error = group.check_member(member_id, group_instance_id)
     if error != ErrorCode.NONE:
         return error
     if generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
-    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.COMPLETING_REBALANCE else ErrorCode.NONE
+    is_late = group.state is GroupState.COMPLETING_REBALANCE and not is_transactional
+    return ErrorCode.REBALANCE_IN_PROGRESS if is_late else ErrorCode.NONE

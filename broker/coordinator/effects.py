@@ -16,6 +16,7 @@ from lowtide.protocol.group_records import (
     encode_group_metadata,
     encode_offset_commit,
 )
+from lowtide.protocol.types import ProducerEpoch, ProducerId
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions hand it around and never look into it."""
@@ -30,7 +31,7 @@ class Effects:
     `then` goes on when all of the records are committed, in the order in which it was asked for; at once where there are none.
     """
 
-    __slots__ = ("answers", "changes", "now_ms", "records", "then", "wall_ms")
+    __slots__ = ("answers", "changes", "now_ms", "producer", "records", "then", "wall_ms")
 
     def __init__(self, now_ms: int, wall_ms: int) -> None:
         """`now_ms` is monotonic, for deadlines; `wall_ms` is what records say."""
@@ -39,6 +40,8 @@ class Effects:
         self.records: list[CoordinatorRecord] = []
         self.changes: list[Any] = []
         """What the records say, one for one."""
+        self.producer: tuple[ProducerId, ProducerEpoch] | None = None
+        """In whose transaction the records are."""
         self.answers: list[tuple[Reply, Any]] = []
         self.then: list[Then] = []
 

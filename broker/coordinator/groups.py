@@ -10,11 +10,12 @@ Guards: nothing is told of a group that is loaded in part (the runtime's part); 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
 from lowtide.broker.coordinator.committed_offsets import CommittedOffsets, check_commit
 from lowtide.broker.coordinator.effects import Effects, Reply
+from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.joining import Client, Joining
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.membership import Membership
@@ -27,11 +28,15 @@ from lowtide.protocol.messages.join_group import JoinGroupRequest
 from lowtide.protocol.messages.leave_group import MemberIdentity, MemberResponse
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
 from lowtide.protocol.messages.sync_group import SyncGroupRequest
-from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
+from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerId
 from lowtide.runtime.random import Random
 
 GROUP_ID_NOT_FOUND_SINCE: Final = 9
 """The version of OffsetCommit that tells an unknown group apart from an old generation."""
+
+GroupChange: TypeAlias = OffsetCommit | GroupMetadata | InTransaction | TransactionEnded
+"""What the log says of groups, one record or marker at a time."""
 
 _EXPIRY: Final[TimerKey] = ("expiry", "", "")
 
@@ -58,8 +63,8 @@ class Groups:
         """Groups that are known."""
         return len(self.groups)
 
-    def apply(self, change: OffsetCommit | GroupMetadata, offset: Offset) -> None:
-        """Take over what a record of the log says that is being loaded.
+    def apply(self, change: GroupChange, offset: Offset) -> None:
+        """Take over what a record of the log says that is being loaded, or a marker.
 
         Errors: ProtocolError for a group that can't be.
         """
@@ -70,13 +75,26 @@ class Groups:
             self.groups[change.group] = group
         self.note(change, offset)
 
-    def note(self, change: OffsetCommit | GroupMetadata, offset: Offset) -> None:
-        """Take over what a record says that was just appended; what it says of a living group is known here already."""
+    def note(self, change: GroupChange, offset: Offset) -> None:
+        """Take over what a record says that was just appended, or a marker; what it says of a living group is known here already."""
+        if isinstance(change, TransactionEnded):
+            for group_id in self.committed.end_transaction(change.producer_id, is_commit=change.is_commit):
+                if group_id in self.groups:
+                    self.groups[group_id].last_record_offset = offset
+        elif isinstance(change, InTransaction):
+            self._note_record(change.change, offset, change.producer_id)
+        else:
+            self._note_record(change, offset)
+
+    def _note_record(self, change: OffsetCommit | GroupMetadata, offset: Offset, producer_id: ProducerId | None = None) -> None:
         group_id = change.key.group if isinstance(change, OffsetCommit) else change.group
         if change.value is None:
             self.last_removal_offset = offset
         if isinstance(change, OffsetCommit):
-            self.committed.apply(change.key, change.value)
+            if producer_id is not None and change.value is not None:
+                self.committed.apply_pending(producer_id, change.key, change.value, offset)
+            else:
+                self.committed.apply(change.key, change.value)
             if change.value is not None and group_id not in self.groups:
                 self._new_group(group_id, change.value.commit_timestamp)
         elif change.value is None:
@@ -201,6 +219,14 @@ class Groups:
         if error == ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalancing.extend_session(group, group.members[request.member_id], effects.now_ms)
         return error
+
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Whether a commit in a transaction is let in. Errors: those of `check_commit`."""
+        generation_id = request.generation_id_or_member_epoch
+        group = self.groups.get(request.group_id)
+        if group is None:
+            return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+        return check_commit(group, request.member_id, request.group_instance_id, generation_id, is_transactional=True)
 
     def check_offset_delete(self, group_id: str) -> ClassicGroup | ErrorCode:
         """The group whose offsets may be deleted. Errors: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP where nobody knows what members consume."""

@@ -17,19 +17,21 @@ from functools import partial
 from typing import Any, Final, Generic
 
 from lowtide.broker.coordinator.effects import Effects, Then
+from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.shard import S, Shard, make_batch, split_batches
 from lowtide.broker.pending import Pending
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.slices import run_in_slices
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.group_records import decode_record
-from lowtide.protocol.records import iterate_batches, iterate_records
-from lowtide.protocol.types import Offset
-from lowtide.replication.partition import MAXIMUM_DECOMPRESSED_BYTES
+from lowtide.protocol.records import BatchHeader, ControlRecordType, Record, iterate_batches, iterate_records, read_control_record
+from lowtide.protocol.types import Offset, ProducerId
+from lowtide.replication.partition import MAXIMUM_DECOMPRESSED_BYTES, Partition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
 from lowtide.storage.errors import StorageError
 from lowtide.storage.file_slice import FileSlice
+from lowtide.storage.markers import Marker
 
 LOAD_BYTES_MAX: Final = 1 << 20
 """Read at a time while loading, however large `offsets.load.buffer.size` is; a larger batch is read whole."""
@@ -137,6 +139,18 @@ class CoordinatorRuntime(Generic[S]):
         shard.wait(end_offset, self._clock.monotonic_ms() + shard.groups.settings.commit_timeout_ms, then)
         self._ask(shard)
 
+    def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
+        """A marker was appended to a partition whose state is loaded here (see `may_mark`)."""
+        shard = self.shards.get(partition.topic_partition.partition)
+        if shard is not None and shard.partition is partition and shard.loaded and not shard.unloaded:
+            is_commit = marker.control.type is ControlRecordType.COMMIT
+            shard.groups.note(TransactionEnded(marker.producer_id, is_commit), offset)
+
+    def may_mark(self, partition: Partition) -> bool:
+        """Whether a marker may be appended to a partition now: while its log is read it could be missed."""
+        shard = self.find(partition.topic_partition.partition)
+        return not isinstance(shard, ErrorCode) and shard.partition is partition
+
     def _append(self, shard: Shard[S], effects: Effects) -> ErrorCode:
         """Append all records, or none. After a failure in between, which is one of the disk's, the partition is offline."""
         if shard.unloaded or not shard.leads:
@@ -149,11 +163,12 @@ class CoordinatorRuntime(Generic[S]):
             return ErrorCode.MESSAGE_TOO_LARGE
         changes = iter(effects.changes)
         for records in batches:
-            appended = self._replicas.append(partition, make_batch(records, effects.wall_ms), effects.wall_ms)
+            appended = self._replicas.append(partition, make_batch(records, effects.wall_ms, effects.producer), effects.wall_ms)
             if isinstance(appended, ErrorCode):
                 return appended
             for offset in range(appended.base_offset, appended.last_offset + 1):
-                shard.groups.note(next(changes), offset)
+                change = next(changes)
+                shard.groups.note(change if effects.producer is None else InTransaction(effects.producer[0], change), offset)
         return ErrorCode.NONE
 
     def _go_on(self, shard: Shard[S], then: list[Then], error: ErrorCode) -> None:
@@ -263,11 +278,15 @@ class CoordinatorRuntime(Generic[S]):
             for position, header in iterate_batches(content):
                 if shard.unloaded:
                     return
-                if not header.is_control:
-                    batch = memoryview(content)[position : position + header.size_bytes]
+                batch = memoryview(content)[position : position + header.size_bytes]
+                if header.is_control:
+                    if header.base_offset >= reached[0]:
+                        self._apply_marker(shard, header, batch)
+                else:
+                    producer_id = header.producer_id if header.is_transactional else None
                     for record in iterate_records(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES):
                         if record.offset >= reached[0]:
-                            self._apply_record(shard, record.key, record.value, record.offset)
+                            self._apply_record(shard, record, producer_id)
                             applied += 1
                             if not applied % _RECORDS_A_STEP:
                                 yield
@@ -276,11 +295,18 @@ class CoordinatorRuntime(Generic[S]):
             self._log.error("a coordinator's log is damaged", partition=str(shard.partition.topic_partition), error=str(error))
         shard.records_loaded += applied
 
-    def _apply_record(self, shard: Shard[S], key: bytes | None, value: bytes | None, offset: Offset) -> None:
+    @staticmethod
+    def _apply_marker(shard: Shard[S], header: BatchHeader, batch: memoryview) -> None:
+        marker = read_control_record(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES)
+        if marker is not None:
+            is_commit = marker.type is ControlRecordType.COMMIT
+            shard.groups.apply(TransactionEnded(header.producer_id, is_commit), header.base_offset)
+
+    def _apply_record(self, shard: Shard[S], record: Record, producer_id: ProducerId | None) -> None:
         try:
-            change = self._decode(key, value)
+            change = self._decode(record.key, record.value)
             if change is not None:
-                shard.groups.apply(change, offset)
+                shard.groups.apply(change if producer_id is None else InTransaction(producer_id, change), record.offset)
                 return
             reason = "its type is not known"
         except ProtocolError as error:
@@ -288,7 +314,7 @@ class CoordinatorRuntime(Generic[S]):
         shard.records_left_aside += 1
         if shard.records_left_aside <= _TOLD_ONE_BY_ONE:
             self._log.warning(
-                "record of a coordinator is left aside", partition=str(shard.partition.topic_partition), offset=offset, reason=reason
+                "record of a coordinator is left aside", partition=str(shard.partition.topic_partition), offset=record.offset, reason=reason
             )
 
     def _on_loaded(self, shard: Shard[S]) -> None:

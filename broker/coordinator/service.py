@@ -18,7 +18,9 @@ from lowtide.broker.slices import run_in_slices
 from lowtide.broker.topics import TopicAdministrator
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import TopicId
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.replication.partition import Partition
+from lowtide.storage.markers import Marker
 
 R = TypeVar("R")
 
@@ -90,6 +92,24 @@ class GroupCoordinator:
         else:
             self._runtime.when_committed(shard, shard.partition.log.log_end_offset, [go_on])
 
+    # ------------------------------------------------------------------ transactions
+    def partition_of(self, group_id: str) -> TopicPartition:
+        """The partition that a group's offsets are written to."""
+        return TopicPartition(GROUP_TOPIC, self.topic.partition_of(group_id))
+
+    @staticmethod
+    def is_kept_in(topic: str) -> bool:
+        """Whether groups are kept in a topic."""
+        return topic == GROUP_TOPIC
+
+    def may_mark(self, partition: Partition) -> bool:
+        """Whether a marker may be written to a partition now: not while its log is read, where it could be missed."""
+        return self._runtime.may_mark(partition)
+
+    def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
+        """A marker was just appended to a partition."""
+        self._runtime.note_marker(partition, marker, offset)
+
     # ------------------------------------------------------------------ what happens elsewhere
     def on_tick(self) -> None:
         """Follow who leads, and say what had to be refused. On the order of once a second."""
@@ -114,7 +134,7 @@ class GroupCoordinator:
             shard = self._runtime.find(number)
             if isinstance(shard, ErrorCode):
                 continue
-            for group_id in list(shard.groups.committed.offsets):
+            for group_id in shard.groups.committed.group_ids():
                 effects = self._runtime.effects()
                 shard.groups.committed.delete_topics(group_id, deleted, effects)
                 self._runtime.carry_out(shard, effects)

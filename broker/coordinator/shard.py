@@ -16,9 +16,10 @@ from lowtide.protocol.records import (
     LOG_OVERHEAD,
     MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_BIT,
     build_batch,
 )
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, LeaderEpoch, Offset
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import ValidatedBatch
 
@@ -50,11 +51,11 @@ class CoordinatorState(Protocol):
         ...
 
     def apply(self, change: Any, offset: Offset) -> None:
-        """Take over what a record of the log says that is being loaded. Errors: ProtocolError."""
+        """Take over what a record of the log says that is being loaded, or a marker (`in_transaction`). Errors: ProtocolError."""
         ...
 
     def note(self, change: Any, offset: Offset) -> None:
-        """Take over what a record says that was just appended."""
+        """Take over what a record says that was just appended, or a marker."""
         ...
 
     def on_loaded(self, effects: Effects) -> None:
@@ -144,9 +145,17 @@ def split_batches(records: Sequence[CoordinatorRecord], max_bytes: int) -> list[
     return batches
 
 
-def make_batch(records: Sequence[CoordinatorRecord], wall_ms: int) -> ValidatedBatch:
-    """A batch of our own making, which needs no check."""
-    batch = build_batch([(wall_ms, key, value, ()) for key, value in records])
+def make_batch(
+    records: Sequence[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None = None
+) -> ValidatedBatch:
+    """A batch of our own making, which needs no check. With a producer it belongs to that one's transaction, and has no sequence."""
+    producer_id, producer_epoch = producer if producer is not None else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+    batch = build_batch(
+        [(wall_ms, key, value, ()) for key, value in records],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=producer is not None,
+    )
     return ValidatedBatch(
         size_bytes=len(batch),
         last_offset_delta=len(records) - 1,
@@ -154,9 +163,9 @@ def make_batch(records: Sequence[CoordinatorRecord], wall_ms: int) -> ValidatedB
         max_timestamp=wall_ms,
         offset_delta_of_max_timestamp=0,
         base_timestamp=wall_ms,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
         base_sequence=NO_SEQUENCE,
-        attributes=0,
+        attributes=TRANSACTIONAL_BIT if producer is not None else 0,
         tail=(memoryview(batch)[MAGIC_POSITION:],),
     )

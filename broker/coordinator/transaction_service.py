@@ -13,6 +13,7 @@ from lowtide.broker.coordinator.marker_writer import MarkerWriter, TransactionEn
 from lowtide.broker.coordinator.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.producer_ids import ProducerIds
 from lowtide.broker.coordinator.runtime import CoordinatorRuntime
+from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.shard import Shard
 from lowtide.broker.coordinator.transaction import Transaction, TransactionState
 from lowtide.broker.coordinator.transaction_settings import TransactionSettings, transaction_settings
@@ -32,7 +33,16 @@ R = TypeVar("R")
 class TransactionCoordinator:
     """Finds a transactional id's state, carries out what is decided about it, and follows leaderships."""
 
-    def __init__(self, broker: BrokerContext, administrator: TopicAdministrator, peers: PeerClients, loop: Any, *, is_alone: bool) -> None:
+    def __init__(
+        self,
+        broker: BrokerContext,
+        administrator: TopicAdministrator,
+        peers: PeerClients,
+        groups: GroupCoordinator,
+        loop: Any,
+        *,
+        is_alone: bool,
+    ) -> None:
         """`is_alone`: there may never be more brokers than there are now."""
         config = broker.config
         self.settings = transaction_settings(config.values)
@@ -42,7 +52,7 @@ class TransactionCoordinator:
         )
         self.broker = broker
         self.ids = ProducerIds(broker)
-        self.writer = MarkerWriter(broker.replicas, broker.clock)
+        self.writer = MarkerWriter(broker.replicas, broker.clock, groups)
         self.peers, self.loop = peers, loop
         self._sender = MarkerSender(broker, self.writer, peers, loop)
         self._runtime: CoordinatorRuntime[Transactions] = CoordinatorRuntime(

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from lowtide.broker.coordinator.effects import Effects, append_error
+from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.timers import Timers
 from lowtide.broker.coordinator.transaction import (
     ENDING,
@@ -80,8 +81,16 @@ class Transactions:
         """Transactional ids that are known."""
         return len(self.transactions)
 
-    def apply(self, change: TransactionRecord, offset: Offset) -> None:
-        """Take over what a record of the log says that is being loaded. Errors: ProtocolError for a state that there isn't."""
+    def apply(self, change: TransactionRecord | InTransaction | TransactionEnded, offset: Offset) -> None:
+        """Take over what a record of the log says that is being loaded.
+
+        Errors: ProtocolError for a state that there isn't, and for a record in a transaction, which nobody writes here.
+        """
+        if isinstance(change, TransactionEnded):
+            return
+        if isinstance(change, InTransaction):
+            message = "a record about a transaction that is in one itself"
+            raise ProtocolError(message)
         if change.value is None:
             self.transactions.pop(change.transactional_id, None)
             return

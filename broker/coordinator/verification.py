@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.effects import Effects, append_error
 from lowtide.broker.coordinator.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.peer_client import PeerClients, PeerError
@@ -149,6 +149,18 @@ class TransactionVerifier:
             return
         rows = [row for result in answer.results_by_transaction for found in result.topic_results for row in found.results_by_partition]
         answered(ErrorCode(rows[0].partition_error_code if rows else answer.error_code or ErrorCode.NETWORK_EXCEPTION))
+
+
+def told_to_committer(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+    """What one who commits offsets in a transaction is told of an answer.
+
+    Source: `CoordinatorPartitionWriter.maybeStartTransactionVerification`, `CoordinatorOperationExceptionHelper`.
+    """
+    if error == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error == ErrorCode.NETWORK_EXCEPTION else append_error(error)
 
 
 def told_to_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:

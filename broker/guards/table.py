@@ -13,6 +13,7 @@ from lowtide.broker.guards.offset_fetch import offset_fetch
 from lowtide.protocol.api_keys import ApiKey
 
 GUARDS: Final[Mapping[ApiKey, Guard]] = {
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
     ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
     ApiKey.ALTER_CONFIGS: cluster.alter_configs,
     ApiKey.DELETE_GROUPS: groups.delete_groups,
@@ -41,6 +42,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: topics.offset_for_leader_epoch,
     ApiKey.PRODUCE: topics.produce,
     ApiKey.SYNC_GROUP: groups.sync_group,
+    ApiKey.TXN_OFFSET_COMMIT: transactions.txn_offset_commit,
 }
 
 ASK_THEMSELVES: Final = frozenset(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import Operation, Resource, ResourceType, topic
-from lowtide.broker.guards.guard import Asker, Verdict
+from lowtide.broker.authorizer import Operation, Resource, ResourceType, group, topic
+from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from lowtide.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -16,9 +19,17 @@ from lowtide.protocol.messages.add_partitions_to_txn import (
 from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse, TransactionState
 from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from lowtide.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from lowtide.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _BROKERS_SINCE = 4
+_COMMIT_TOPIC_IDS_SINCE = 6
 
 
 def _may(asker: Asker, operation: Operation, transactional_id: str) -> bool:
@@ -50,6 +61,42 @@ def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> V
         for each in topics
     ]
     return Verdict(answer=AddPartitionsToTxnResponse(results_by_topic_v3_and_below=rows))
+
+
+def add_offsets_to_txn(request: AddOffsetsToTxnRequest, asker: Asker) -> Verdict:
+    """WRITE on the transactional id, READ on the group."""
+    if not _may(asker, Operation.WRITE, request.transactional_id):
+        return Verdict(answer=AddOffsetsToTxnResponse(error_code=DENIED))
+    may = asker.may(Operation.READ, group(request.group_id))
+    return Verdict(request) if may else Verdict(answer=AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+
+
+def _commit_rows(topics: Iterable[TxnOffsetCommitRequestTopic], error: ErrorCode) -> list[TxnOffsetCommitResponseTopic]:
+    return [
+        TxnOffsetCommitResponseTopic(
+            name=each.name,
+            topic_id=each.topic_id,
+            partitions=[TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error) for row in each.partitions],
+        )
+        for each in topics
+    ]
+
+
+def txn_offset_commit(request: TxnOffsetCommitRequest, asker: Asker) -> Verdict:
+    """WRITE on the transactional id, READ on the group, and on each topic."""
+    if not _may(asker, Operation.WRITE, request.transactional_id):
+        return Verdict(answer=TxnOffsetCommitResponse(topics=_commit_rows(request.topics, DENIED)))
+    if not asker.may(Operation.READ, group(request.group_id)):
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return Verdict(answer=TxnOffsetCommitResponse(topics=_commit_rows(request.topics, error)))
+    by_id = asker.context.api_version >= _COMMIT_TOPIC_IDS_SINCE
+    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: asker.name_of(each.name, each.topic_id, by_id=by_id))
+    rows = _commit_rows(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    def merge(answer: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+        return replace(answer, topics=[*answer.topics, *rows])
+
+    return with_rows(replace(request, topics=allowed), merge, denied)
 
 
 def end_txn(request: EndTxnRequest, asker: Asker) -> Verdict:

@@ -72,20 +72,34 @@ class OffsetFetchHandler:
             if isinstance(shard, ErrorCode):
                 answered(index, _failed(group, shard))
             else:
-                about = self._groups.when_readable(shard, group.group_id, partial(self._answer, shard, group, version))
+                answer = partial(self._answer, shard, group, version, request.require_stable)
+                about = self._groups.when_readable(shard, group.group_id, answer)
                 about.listen(partial(answered, index))
         return pending
 
-    def _answer(self, shard: Shard[Groups], group: OffsetFetchRequestGroup, version: int, error: ErrorCode) -> OffsetFetchResponseGroup:
+    def _answer(
+        self,
+        shard: Shard[Groups],
+        group: OffsetFetchRequestGroup,
+        version: int,
+        require_stable: bool,  # noqa: FBT001  a field of the request
+        error: ErrorCode,
+    ) -> OffsetFetchResponseGroup:
         if error != ErrorCode.NONE:
             return _failed(group, error)
         committed = shard.groups.committed
+
+        def row(topic: str, number: int, value: OffsetCommitValue | None) -> OffsetFetchResponsePartitions:
+            if require_stable and committed.pending.has(group.group_id, topic, number):
+                return _row(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            return _row(number, value)
+
         image = self._groups.broker.metadata.image
         topics = []
         if group.topics is None:
             for name, partitions in committed.topics_of(group.group_id):
                 known = image.topics.get(name)
-                rows = [_row(number, value) for number, value in partitions]
+                rows = [row(name, number, value) for number, value in partitions]
                 topic_id = known.topic_id if known is not None else ZERO_TOPIC_ID
                 if version < _TOPIC_IDS_SINCE or known is not None:
                     topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=rows))
@@ -100,7 +114,8 @@ class OffsetFetchHandler:
                     unknown.append(OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=rows))
                     continue
                 name = found.name
-            rows = [_row(number, committed.find(group.group_id, name, number, topic.topic_id)) for number in topic.partition_indexes]
+            found_ones = ((number, committed.find(group.group_id, name, number, topic.topic_id)) for number in topic.partition_indexes)
+            rows = [row(name, number, value) for number, value in found_ones]
             topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=rows))
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics + unknown)
 

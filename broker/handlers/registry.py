@@ -12,6 +12,7 @@ from lowtide.broker.dispatcher import HandlerSpec, VersionRange
 from lowtide.broker.forwarding import Refuse, Shows
 from lowtide.broker.guards.table import behind_guards
 from lowtide.broker.handlers import (
+    add_offsets_to_txn,
     add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
@@ -51,6 +52,7 @@ from lowtide.broker.handlers import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
     write_txn_markers,
 )
@@ -76,6 +78,7 @@ def handlers(
         return spec if forwarder is None else forwarder.wrap(spec, refuse, shows)
 
     specs = [
+        add_offsets_to_txn.handler(groups, transactions),
         add_partitions_to_txn.handler(transactions),
         alter_configs.handler(configs),
         forwarded(alter_partition_reassignments.handler(partitions), alter_partition_reassignments.refused),
@@ -113,6 +116,7 @@ def handlers(
         offset_for_leader_epoch.handler(broker),
         produce.handler(broker, transactions),
         sync_group.handler(groups),
+        txn_offset_commit.handler(groups, transactions),
         forwarded(unregister_broker.handler(broker), unregister_broker.refused, unregister_broker.shows),
         write_txn_markers.handler(broker, transactions.writer),
     ]

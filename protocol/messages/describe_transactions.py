@@ -10,7 +10,6 @@ from typing import ClassVar
 import msgspec
 
 from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Versions
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class DescribeTransactionsRequest(ApiMessage, kw_only=True):
@@ -37,8 +36,8 @@ class TransactionState(Message, kw_only=True):
     transaction_state: String = ""
     transaction_timeout_ms: Int32 = 0
     transaction_start_time_ms: Int64 = 0
-    producer_id: Int64 = NO_PRODUCER_ID
-    producer_epoch: Int16 = NO_PRODUCER_EPOCH
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
     topics: list[TopicData] = msgspec.field(default_factory=list)
 
 

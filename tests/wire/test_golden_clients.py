@@ -110,10 +110,12 @@ BY_HAND_ONLY = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.UNREGISTER_BROKER,
+    ApiKey.ADD_OFFSETS_TO_TXN,
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.DESCRIBE_TRANSACTIONS,
     ApiKey.END_TXN,
     ApiKey.LIST_TRANSACTIONS,
+    ApiKey.TXN_OFFSET_COMMIT,
     ApiKey.WRITE_TXN_MARKERS,
 }
 """What needs a cluster of several brokers, and transactions, is in `by_hand.json`."""

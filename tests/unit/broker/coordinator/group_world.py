@@ -6,11 +6,12 @@ import random
 from typing import Any
 
 from lowtide.broker.coordinator.effects import Effects, Then
-from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.groups import GroupChange, Groups
+from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.joining import Client
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import CoordinatorRecord, decode_record
+from lowtide.protocol.group_records import decode_record
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from lowtide.protocol.messages.leave_group import MemberIdentity
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
@@ -41,7 +42,9 @@ class World:
         self.groups = Groups(self.settings, random.Random(seed))
         self.seed = seed
         self.now_ms = 0
-        self.log: list[CoordinatorRecord] = []
+        self.log: list[tuple[int, GroupChange]] = []
+        """Offsets, and what is there; compaction may have taken some."""
+        self.end_offset = 0
         self.holds_commits = False
         self.append_fails: ErrorCode | None = None
         self._waiting: list[list[Then]] = []
@@ -64,8 +67,7 @@ class World:
         elif effects.records:
             for record, change in zip(effects.records, effects.changes, strict=True):
                 assert decode_record(*record) == change
-                self.log.append(record)
-                self.groups.note(change, len(self.log) - 1)
+                self.append(change if effects.producer is None else InTransaction(effects.producer[0], change))
         for reply, response in effects.answers:
             assert reply.response is None, "a request is answered once"
             reply.response = response
@@ -73,6 +75,16 @@ class World:
             self._waiting.append(effects.then)
         else:
             self._go_on(effects.then, error)
+
+    def append(self, change: GroupChange) -> None:
+        """Put a record, or a marker, at the end of the log."""
+        self.log.append((self.end_offset, change))
+        self.end_offset += 1
+        self.groups.note(change, self.end_offset - 1)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """The marker of a producer's transaction is written."""
+        self.append(TransactionEnded(producer_id, is_commit))
 
     def _go_on(self, then: list[Then], error: ErrorCode) -> None:
         for go_on in then:
@@ -101,11 +113,9 @@ class World:
     def reload(self) -> World:
         """Another coordinator, which has read the log, and gives out other member ids."""
         other = World(self.settings, seed=self.seed + 1)
-        for offset, record in enumerate(self.log):
-            change = decode_record(*record)
-            assert change is not None
+        for offset, change in self.log:
             other.groups.apply(change, offset)
-        other.log = list(self.log)
+        other.log, other.end_offset = list(self.log), self.end_offset
         other.now_ms = self.now_ms
         other.carry_out(other._loaded())
         return other

@@ -1,0 +1,100 @@
+"""Offsets that were committed in transactions which are still open: nobody is told them, and they may never count.
+
+Of several offsets for a partition the one counts whose record is the last one, whatever the order in which they are made to count: only so
+a coordinator that loads a compacted log tells the same. A plain commit therefore takes its worth from all that is pending for the
+partition; the place of each stays until its transaction has ended, for until then the partition's offset isn't stable.
+
+Guards: a pending offset is taken by the end of its own transaction, or by a deletion; and it is made to count once.
+
+Source: KIP-98, KIP-447; Kafka's `OffsetMetadataManager.replayEndTransactionMarker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
+from lowtide.protocol.types import Offset, ProducerId
+
+
+class PendingOffset(msgspec.Struct):
+    """What is pending for one partition of a group, from the record at `record_offset`. Without a value, a later one counts anyway."""
+
+    value: OffsetCommitValue | None
+    record_offset: Offset
+
+
+_Place = tuple[str, str, int]
+"""Group, topic, partition."""
+
+
+class PendingOffsets:
+    """See the module."""
+
+    __slots__ = ("_of_groups", "_of_producers")
+
+    def __init__(self) -> None:
+        self._of_groups: dict[str, dict[tuple[str, int], dict[ProducerId, PendingOffset]]] = {}
+        self._of_producers: dict[ProducerId, dict[_Place, None]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything is pending."""
+        return bool(self._of_producers)
+
+    def group_ids(self) -> Iterable[str]:
+        """The groups of which anything is pending."""
+        return self._of_groups.keys()
+
+    def has_any(self, group_id: str) -> bool:
+        """Whether anything of a group is pending."""
+        return group_id in self._of_groups
+
+    def has(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether the offset for a partition may still change by a transaction."""
+        found = self._of_groups.get(group_id)
+        return found is not None and (topic, partition) in found
+
+    def of_group(self, group_id: str) -> Iterator[tuple[str, int, list[OffsetCommitValue]]]:
+        """The partitions for which a group has something pending, with what that is."""
+        for (topic, partition), pending in self._of_groups.get(group_id, {}).items():
+            yield topic, partition, [row.value for row in pending.values() if row.value is not None]
+
+    def add(self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, record_offset: Offset) -> None:
+        """A record of a producer's transaction was appended; of two for the same partition the last one counts."""
+        pending = self._of_groups.setdefault(key.group, {}).setdefault((key.topic, key.partition), {})
+        pending[producer_id] = PendingOffset(value, record_offset)
+        self._of_producers.setdefault(producer_id, {})[(key.group, key.topic, key.partition)] = None
+
+    def outdo(self, group_id: str, topic: str, partition: int, record_offset: Offset | None = None) -> None:
+        """An offset counts whose record is at `record_offset`, or behind all others: what is pending before it is worth nothing."""
+        for row in self._of_groups.get(group_id, {}).get((topic, partition), {}).values():
+            if record_offset is None or row.record_offset < record_offset:
+                row.value = None
+
+    def remove(self, group_id: str, topic: str, partition: int) -> None:
+        """Forget what is pending for a partition: its offset was deleted."""
+        for producer_id in list(self._of_groups.get(group_id, {}).get((topic, partition), ())):
+            places = self._of_producers[producer_id]
+            del places[(group_id, topic, partition)]
+            if not places:
+                del self._of_producers[producer_id]
+            self._take(producer_id, group_id, topic, partition)
+
+    def end(self, producer_id: ProducerId) -> list[tuple[OffsetCommitKey, PendingOffset]]:
+        """Take out all that is pending of a producer, whose transaction has ended."""
+        return [
+            (OffsetCommitKey(group=group_id, topic=topic, partition=partition), self._take(producer_id, group_id, topic, partition))
+            for group_id, topic, partition in self._of_producers.pop(producer_id, ())
+        ]
+
+    def _take(self, producer_id: ProducerId, group_id: str, topic: str, partition: int) -> PendingOffset:
+        rows = self._of_groups[group_id]
+        pending = rows[(topic, partition)]
+        found = pending.pop(producer_id)
+        if not pending:
+            del rows[(topic, partition)]
+        if not rows:
+            del self._of_groups[group_id]
+        return found

@@ -1,0 +1,143 @@
+"""TxnOffsetCommit: v0-v6.
+
+Behaviour: keeps how far a group has read, as a part of a producer's transaction: it counts, and is told, when that is committed, and
+never when it is aborted. The transaction must have the partition that the group's offsets are kept in; its coordinator is asked. A
+member commits with its generation (KIP-447); who doesn't say that he is one may commit at any time. It is answered when it is committed
+in the log.
+
+Version notes: v2 has leader epochs and knows COORDINATOR_LOAD_IN_PROGRESS. v3 has members and generations. v4 knows
+TRANSACTION_ABORTABLE. v5 adds the partition to the transaction by itself (KIP-890). v6 has topic ids.
+
+Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all INVALID_GROUP_ID,
+those of `told_to_committer`, INVALID_TXN_STATE when a transaction ended meanwhile, INVALID_PRODUCER_EPOCH, UNKNOWN_MEMBER_ID,
+FENCED_INSTANCE_ID, ILLEGAL_GENERATION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 98, 320, 447, 848, 890.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.commit_topics import CommitTopics
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.coordinator.shard import Shard
+from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.coordinator.verification import Question, TransactionVerifier, told_to_committer
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+_LOADING_SINCE = 2
+_ABORTABLE_SINCE = 4
+_ADDS_SINCE = 5
+_TOPIC_IDS_SINCE = 6
+_TYPES = (TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+
+
+class _Commit:
+    """One request on its way."""
+
+    __slots__ = ("_groups", "_request", "_topics", "_version")
+
+    def __init__(self, groups: GroupCoordinator, request: TxnOffsetCommitRequest, version: int) -> None:
+        self._groups = groups
+        self._request = request
+        self._version = version
+        self._topics: CommitTopics[TxnOffsetCommitRequestTopic, TxnOffsetCommitResponseTopic] = CommitTopics(
+            groups.broker.metadata.image, request.topics, _TYPES, by_id=version >= _TOPIC_IDS_SINCE
+        )
+
+    def start(self, verifier: TransactionVerifier) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+        """Keep it, as soon as the transaction's coordinator has said that it may be."""
+        request = self._request
+        if not self._topics.known:
+            return TxnOffsetCommitResponse(topics=self._topics.refused)
+        if not request.group_id:
+            return self._failed(ErrorCode.INVALID_GROUP_ID)
+        shard = self._groups.find(request.group_id)
+        if isinstance(shard, ErrorCode):
+            return self._failed(shard)
+        adds = self._version >= _ADDS_SINCE
+        producer_id, producer_epoch = request.producer_id, request.producer_epoch
+        if shard.partition.log.producer_state.is_in_transaction(producer_id, producer_epoch) or not (adds or verifier.is_wanted):
+            return self._keep(shard)
+        partition = shard.partition.topic_partition
+        question = Question(request.transactional_id, producer_id, producer_epoch, partition, adds)
+        answer = verifier.answer_now(question)
+        if answer is not None:
+            return self._keep(shard) if answer == ErrorCode.NONE else self._failed(self._told(answer))
+        return self._ask(question, shard, verifier)
+
+    def _ask(
+        self, question: Question, asked: Shard[Groups], verifier: TransactionVerifier
+    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+        pending: Pending[TxnOffsetCommitResponse] = Pending()
+        state = asked.partition.log.producer_state
+        # A marker that comes while the coordinator is asked takes the guard away: the transaction that it knows is over then.
+        guard = state.verifications.setdefault(question.producer_id, object())
+
+        def on_answer(error: ErrorCode) -> None:
+            if error != ErrorCode.NONE:
+                state.verifications.pop(question.producer_id, None)
+                pending.complete(self._failed(self._told(error)))
+                return
+            shard = self._groups.find(self._request.group_id)
+            holds = state.verifications.get(question.producer_id) is guard
+            if isinstance(shard, ErrorCode) or shard is not asked:
+                pending.complete(self._failed(shard if isinstance(shard, ErrorCode) else ErrorCode.NOT_COORDINATOR))
+            elif not holds and not state.is_in_transaction(question.producer_id, question.producer_epoch):
+                pending.complete(self._failed(ErrorCode.INVALID_TXN_STATE))
+            else:
+                self._keep(shard).listen(lambda response: pending.fail() if response is None else pending.complete(response))
+                if state.is_in_transaction(question.producer_id, question.producer_epoch):
+                    state.verifications.pop(question.producer_id, None)
+
+        def answered(error: ErrorCode) -> None:
+            try:
+                on_answer(error)
+            except BaseException:
+                pending.fail()
+                raise
+
+        verifier.ask(question, answered)
+        return pending
+
+    def _keep(self, shard: Shard[Groups]) -> Pending[TxnOffsetCommitResponse]:
+        def decide(pending: Pending[TxnOffsetCommitResponse], effects: Effects) -> None:
+            error = shard.groups.check_transactional_commit(self._request)
+            if error != ErrorCode.NONE:
+                effects.answer(pending, self._failed(error))
+                return
+            rows = shard.groups.committed.commit_in_transaction(self._request, self._topics.known, effects)
+            effects.answer_when_committed(pending, TxnOffsetCommitResponse(topics=self._topics.merged(rows)), self._failed)
+
+        return self._groups.decide(shard, decide)
+
+    def _told(self, error: ErrorCode) -> ErrorCode:
+        return told_to_committer(error, knows_abortable=self._version >= _ABORTABLE_SINCE)
+
+    def _failed(self, error: ErrorCode) -> TxnOffsetCommitResponse:
+        # Clients of old break at the other code (KAFKA-7296).
+        if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and self._version < _LOADING_SINCE:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return TxnOffsetCommitResponse(topics=self._topics.failed(error))
+
+
+def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
+    """The handler over the groups and transactions of a broker."""
+    verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
+
+    def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+        return _Commit(groups, request, context.api_version).start(verifier)
+
+    return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, handle=handle)

@@ -1,0 +1,70 @@
+"""TxnOffsetCommit (key 28): a group's progress, which counts when a transaction is committed (KIP-98, KIP-447).
+
+Field by field this is Kafka's TxnOffsetCommitRequest/Response. From version 3 on members say which generation they are of; version 6 names
+topics by their ids.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Uuid, Versions
+from lowtide.protocol.types import ZERO_TOPIC_ID
+
+
+class TxnOffsetCommitRequestPartition(Message, kw_only=True):
+    """The next offset to be read, with the leader epoch of the last record read and a note."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Annotated[Int32, Versions("2+")] = -1
+    committed_metadata: String | None
+
+
+class TxnOffsetCommitRequestTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: Annotated[String, Versions("0-5")] = ""
+    topic_id: Annotated[Uuid, Versions("6+")] = ZERO_TOPIC_ID
+    partitions: list[TxnOffsetCommitRequestPartition]
+
+
+class TxnOffsetCommitRequest(ApiMessage, kw_only=True):
+    """Offsets of a group, in a producer's transaction."""
+
+    VERSIONS: ClassVar = Versions("0-6")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    transactional_id: String
+    group_id: String
+    producer_id: Int64
+    producer_epoch: Int16
+    generation_id_or_member_epoch: Annotated[Int32, Versions("3+")] = -1
+    member_id: Annotated[String, Versions("3+")] = ""
+    group_instance_id: Annotated[String | None, Versions("3+"), Nullable("3+")] = None
+    topics: list[TxnOffsetCommitRequestTopic]
+
+
+class TxnOffsetCommitResponsePartition(Message, kw_only=True):
+    """Kept, or why not."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+class TxnOffsetCommitResponseTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: Annotated[String, Versions("0-5")] = ""
+    topic_id: Annotated[Uuid, Versions("6+")] = ZERO_TOPIC_ID
+    partitions: list[TxnOffsetCommitResponsePartition]
+
+
+class TxnOffsetCommitResponse(ApiMessage, kw_only=True):
+    """The answer, partition by partition."""
+
+    VERSIONS: ClassVar = Versions("0-6")
+    FLEXIBLE: ClassVar = Versions("3+")
+
+    throttle_time_ms: Int32 = 0
+    topics: list[TxnOffsetCommitResponseTopic]
