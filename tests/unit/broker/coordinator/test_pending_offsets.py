@@ -7,11 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lowtide.broker.coordinator.consumed import ConsumedOffsets
+from lowtide.broker.coordinator.consumed import Consumed, ConsumedOffsets
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommitValue
+from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
 from lowtide.protocol.messages.offset_delete import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -176,9 +177,10 @@ def test_with_a_topic_goes_what_is_pending_for_it_but_not_for_a_newer_one(world:
 def test_what_is_pending_is_not_consumed(world: World):
     commit(world, 5)
     commit_in_transaction(world, 9)
-    found = ConsumedOffsets()
-    found.take_in(world.groups, GROUP)
-    assert found.of("t", 0, TOPIC_ID) == 5
+    found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=TOPIC_ID, partitions=[0])])
+    for _ in found.take_in(world.groups, GROUP):
+        pass
+    assert found.found["t"][0] == Consumed(5, GROUP)
 
 
 def test_an_answer_about_a_group_waits_for_the_marker_of_its_transaction(world: World):
