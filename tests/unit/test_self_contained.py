@@ -22,7 +22,7 @@ ABOVE_THE_ROOT = re.compile(r"(?<![\w./])\.\./[a-z][\w-]*/")
 KAFKA_NAMES = {"kafka-python", "kafka-dump-log", "kafka-delete-records", "kafka-clients", "kafka-storage", "kafka-tools", "kafka-topics"}
 KAFKA_NAMES |= {"kafka-broker-api", "kafka-cluster", "kafka-configs", "kafka-console-consumer", "kafka-console-producer"}
 KAFKA_NAMES |= {"kafka-consumer-groups", "kafka-consumer-perf", "kafka-get-offsets", "kafka-leader-election", "kafka-log-dirs"}
-KAFKA_NAMES |= {"kafka-producer-perf", "kafka-reassign-partitions"}
+KAFKA_NAMES |= {"kafka-producer-perf", "kafka-reassign-partitions", "kafka-streams"}
 """What begins with `kafka-` and is a package or a tool that anybody can get; two more words are enough to know it by."""
 
 MAY_NAME_TODO = {"tests/unit/test_self_contained.py"}
