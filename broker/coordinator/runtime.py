@@ -19,6 +19,7 @@ from typing import Any, Final, Generic
 from lowtide.broker.coordinator.effects import Effects, Then
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.shard import S, Shard, make_batch, split_batches
+from lowtide.broker.delayed.commit import committed_end
 from lowtide.broker.pending import Pending
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.slices import run_in_slices
@@ -133,7 +134,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def when_committed(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
         """Go on when the log is committed up to `end_offset` (exclusive): now, if it is."""
-        if not shard.waiting and shard.partition.log.high_watermark >= end_offset:
+        if not shard.waiting and committed_end(shard.partition.log) >= end_offset:
             self._go_on(shard, then, ErrorCode.NONE)
             return
         shard.wait(end_offset, self._clock.monotonic_ms() + shard.groups.settings.commit_timeout_ms, then)
@@ -190,8 +191,8 @@ class CoordinatorRuntime(Generic[S]):
         if error != ErrorCode.NONE:
             self._unload(shard)
             return
-        high_watermark = shard.partition.log.high_watermark
-        while shard.waiting and shard.waiting[0].end_offset <= high_watermark and not shard.unloaded:
+        end_offset = committed_end(shard.partition.log)
+        while shard.waiting and shard.waiting[0].end_offset <= end_offset and not shard.unloaded:
             self._go_on(shard, shard.waiting.popleft().then, ErrorCode.NONE)
         if not shard.unloaded:
             self._ask(shard)

@@ -98,6 +98,29 @@ def test_nobody_is_told_of_another_partition_of_the_same_name() -> None:
     simulate(run)
 
 
+def test_a_flush_that_is_due_is_waited_for_as_well() -> None:
+    """What a coordinator answers, or a marker that it counts on, isn't lost with this broker's power either."""
+
+    async def run(world: Leading) -> None:
+        follower = await begin(world, flush_messages="1")
+        for committer in world.replicas.log_manager._committers.values():
+            committer.delay_range_ms = (200, 200)
+        told: list[ErrorCode] = []
+        produced = asyncio.ensure_future(world.send_produce(timeout_ms=5000))  # noqa: TID251
+        await asyncio.sleep(0.01)
+        world.replicas.when_committed(world.partition(), 3, told.append)
+        await follower.catch_up()
+        assert world.partition().log.high_watermark == 3
+        await asyncio.sleep(SOON_S)
+        assert told == []
+        await asyncio.sleep(0.5)
+        assert told == [NONE]
+        assert world.partition().log.recovery_point == 3
+        assert (await produced).error_code == NONE
+
+    simulate(run)
+
+
 # Producers
 
 
