@@ -267,7 +267,7 @@ class Transactions:
         )
 
         def kept(error: ErrorCode, later: Effects) -> None:
-            if error == ErrorCode.NONE and begins:
+            if begins and self.transactions.get(transactional_id) is state:  # What took too long to commit is in the log all the same.
                 self._watch(state, later)
             done(error, later)
 
@@ -418,8 +418,8 @@ class Transactions:
 
     # ------------------------------------------------------------------ time
     def _watch(self, transaction: Transaction, effects: Effects) -> None:
-        """End an open transaction when its time is up."""
-        left_ms = transaction.started_ms + transaction.timeout_ms - effects.wall_ms
+        """End an open transaction when its time is up, in any case that long from now: the wall clock may be wrong, or have been."""
+        left_ms = min(transaction.started_ms + transaction.timeout_ms - effects.wall_ms, transaction.timeout_ms)
         self.timers.schedule(("timeout", transaction.transactional_id), effects.now_ms + max(left_ms, 0))
 
     def on_timer(self, key: TimerKey, effects: Effects) -> None:
@@ -434,16 +434,14 @@ class Transactions:
             return
         if name in self._unsettled:
             self.timers.schedule(key, effects.now_ms + RETRY_MS)
-        elif transaction.state is TransactionState.ONGOING:
-            self._on_open(transaction, effects)
+        elif transaction.state is TransactionState.ONGOING and kind == "timeout":
+            self._on_too_old(transaction, effects)
+        elif transaction.state is TransactionState.ONGOING and self.timers.deadline_of(("timeout", name)) is None:
+            self._watch(transaction, effects)
         elif transaction.state in ENDING and kind == "retry":
             self._keep(transaction, effects, self._tell_later(name, None))
 
-    def _on_open(self, transaction: Transaction, effects: Effects) -> None:
-        if effects.wall_ms - transaction.started_ms < transaction.timeout_ms:
-            self._watch(transaction, effects)
-            return
-
+    def _on_too_old(self, transaction: Transaction, effects: Effects) -> None:
         def then(error: ErrorCode, later: Effects) -> None:
             if error != ErrorCode.NONE:
                 self.timers.schedule(("timeout", transaction.transactional_id), later.now_ms + RETRY_MS)

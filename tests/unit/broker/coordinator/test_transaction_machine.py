@@ -42,6 +42,7 @@ class World:
         self.held: list[Callable[[ErrorCode, Effects], None]] = []
         self.told: list[Transaction] = []
         self.now_ms = 1_000_000
+        self.wall_offset_ms = 0
         self.next_id = 100
         self.first_epoch = first_epoch
         self.state = Transactions(TransactionSettings(), self)
@@ -55,7 +56,7 @@ class World:
         self.told.append(transaction)
 
     def decide(self, decision: Callable[[Effects], None]) -> None:
-        effects = Effects(self.now_ms, self.now_ms)
+        effects = Effects(self.now_ms, self.now_ms + self.wall_offset_ms)
         decision(effects)
         self.carry_out(effects)
 
@@ -74,7 +75,7 @@ class World:
         if error == NONE and not self.holds_back:
             self.committed = len(self.log)
         for go_on in effects.then:
-            later = Effects(self.now_ms, self.now_ms)
+            later = Effects(self.now_ms, self.now_ms + self.wall_offset_ms)
             go_on(error, later)
             self.carry_out(later)
 
@@ -87,7 +88,7 @@ class World:
         self.holds_back = False
         held, self.held = self.held, []
         for go_on in held:
-            later = Effects(self.now_ms, self.now_ms)
+            later = Effects(self.now_ms, self.now_ms + self.wall_offset_ms)
             go_on(error, later)
             self.carry_out(later)
 
@@ -412,6 +413,30 @@ def test_who_goes_on_after_an_error_says_which_epoch_it_has() -> None:
     assert world.init((producer_id + 5, epoch)) == (ErrorCode.PRODUCER_FENCED, -1, -1)
     assert start(world) == (producer_id, epoch + 2)
     assert world.init((producer_id, epoch)) == (ErrorCode.PRODUCER_FENCED, -1, -1)
+
+
+def test_a_transaction_whose_first_record_took_too_long_to_commit_ends_in_time() -> None:
+    world = World()
+    identity = start(world)
+    world.holds_back = True
+    assert world.add(identity, PARTITIONS[0]) is None
+    world.release(ErrorCode.REQUEST_TIMED_OUT)
+    world.run_timers(world.now_ms + TIMEOUT_MS)
+    assert [transaction.state for transaction in world.told] == [TransactionState.PREPARE_ABORT]
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["it stays", "another coordinator takes over"])
+@pytest.mark.parametrize("offset_ms", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_leaves_no_transaction_open(offset_ms: int, *, moves: bool) -> None:
+    """It was an hour wrong when the transaction began, and is right when its time is up."""
+    world = World()
+    world.wall_offset_ms = offset_ms
+    assert world.add(start(world), PARTITIONS[0]) == NONE
+    world.wall_offset_ms = 0
+    if moves:
+        world.restart(len(world.log))
+    world.run_timers(world.now_ms + TIMEOUT_MS)
+    assert [transaction.state for transaction in world.told] == [TransactionState.PREPARE_ABORT]
 
 
 def test_an_unused_id_is_forgotten() -> None:
