@@ -87,6 +87,11 @@ class ClusterPartitionHistory:
             self.acknowledged_delete = max(self.acknowledged_delete, offset)
         return offset
 
+    def forget_read(self, end_offset: Offset) -> None:
+        """What stood at `end_offset` or above may be gone, if it wasn't acknowledged: readers may have seen it before it was flushed."""
+        for offset in [offset for offset in self.seen if offset >= end_offset and offset not in self.acknowledged]:
+            self.places.pop(self.seen.pop(offset), None)
+
     def void_records(self) -> None:
         """Records may have been lost."""
         if not self.records_are_void:

@@ -258,6 +258,9 @@ class ClusterInvariants:
             committed.end = watch.log_end
             for offset in [offset for offset in committed.batches if offset >= watch.log_end]:
                 del committed.batches[offset]
+            load = self.loads.get(topic.name, {}).get(number)
+            if load is not None:
+                load.history.forget_read(watch.log_end)
 
     def _void(self, topic: TopicImage, number: int, reason: str) -> None:
         committed = self.committed(topic.topic_id, number)
