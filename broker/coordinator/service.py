@@ -72,11 +72,12 @@ class GroupCoordinator:
         return pending
 
     def when_readable(self, shard: Shard[Groups], group_id: str, answer: Callable[[ErrorCode], R]) -> Pending[R]:
-        """Answer when all is committed that has a say in what is told of a group."""
+        """Answer with what is known of a group now, when all is committed that has a say in it; what comes meanwhile may not be then."""
         pending: Pending[R] = Pending()
+        known = answer(ErrorCode.NONE)
 
         def go_on(error: ErrorCode, effects: Effects) -> None:
-            effects.answer(pending, answer(append_error(error)))
+            effects.answer(pending, known if error == ErrorCode.NONE else answer(append_error(error)))
 
         self._runtime.when_committed(shard, shard.groups.read_barrier(group_id) + 1, [go_on])
         return pending

@@ -8,6 +8,8 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 
 from .leading import NONE, Follower, Leading, simulate
 
@@ -117,6 +119,40 @@ def test_a_flush_that_is_due_is_waited_for_as_well() -> None:
         assert told == [NONE]
         assert world.partition().log.recovery_point == 3
         assert (await produced).error_code == NONE
+
+    simulate(run)
+
+
+# Groups
+
+
+def commit(offset: int) -> OffsetCommitRequest:
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=None)
+    return OffsetCommitRequest(group_id="g", member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
+
+
+def test_offsets_are_told_as_they_were_when_it_was_asked_for_them() -> None:
+    """Not what was appended while the answer waited, and isn't committed: another coordinator might not have that."""
+
+    async def run(world: Leading) -> None:
+        await begin(world)
+        await world.create_topic("__consumer_offsets", (1, 2))
+        follower = await world.follower(2)
+        request = follower.request()
+        request.topics[0].topic_id = world.replicas.image.topics["__consumer_offsets"].topic_id
+        first = world.client.send(commit(5), 8)
+        asked = (await world.connect()).send(
+            OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]), 7
+        )
+        await asyncio.sleep(0.1)
+        second = (await world.connect()).send(commit(6), 8)
+        await asyncio.sleep(0.1)
+        assert world.partition(topic="__consumer_offsets").log.log_end_offset == 2
+        request.topics[0].partitions[0].fetch_offset = 1
+        await follower.client.request(request, 17)
+        assert (await asked).topics[0].partitions[0].committed_offset == 5
+        assert (await first).topics[0].partitions[0].error_code == NONE
+        assert not second.done()
 
     simulate(run)
 
