@@ -92,8 +92,11 @@ class ClusterClient:
         """One of all machines."""
         return self._random.choice(list(self._machines))
 
-    async def ask(self, broker_id: BrokerId, request: Any, version: int, *, timeout_ms: int) -> Any:
-        """Send, and wait for the answer. Errors: OSError when the connection is lost, or there is no answer and an excuse for it."""
+    async def ask(self, broker_id: BrokerId, request: Any, version: int, *, timeout_ms: int, must_answer: bool = True) -> Any:
+        """Send, and wait for the answer. Errors: OSError when the connection is lost, or there is no answer and an excuse for it.
+
+        One that needn't be answered in time (`must_answer`) needs no excuse.
+        """
         connection = await self._connection(broker_id)
         sent_s = self._loop.time()
         was_starting = self._machines[broker_id].state is not State.UP
@@ -103,7 +106,9 @@ class ClusterClient:
                 return await answer
         except TimeoutError:
             connection.close()
-            if not (self._excuses.since(broker_id, sent_s) or self._machines[broker_id].started_s >= sent_s or was_starting):
+            if must_answer and not (
+                self._excuses.since(broker_id, sent_s) or self._machines[broker_id].started_s >= sent_s or was_starting
+            ):
                 what = type(request).__name__
                 self.chronicle.violate(
                     f"D13: {self.name} asked broker {broker_id} at {sent_s:.4f} s, no answer to {what} of {timeout_ms} ms"

@@ -56,7 +56,7 @@ def describe(cluster: ClusterSimulation) -> str:
 
 async def check_end(cluster: ClusterSimulation) -> None:
     """All of it. Errors: HistoryError."""
-    lost = [load for load in cluster.loads if not _can_be_led(cluster, load)]
+    lost = [load for load in cluster.loads if not can_be_led(cluster, load.topic, load.partition)]
     loads = [load for load in cluster.loads if load not in lost]
     cluster.chronicle.counts["partitions that nobody may lead"] += len(lost)
     for load in loads:
@@ -70,18 +70,21 @@ async def check_end(cluster: ClusterSimulation) -> None:
     await until(cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S)
     for load in loads:
         await _read_back(cluster, load)
+    await cluster.work.check_end()
     for machine in cluster.machines:
         replicas = None if machine.broker is None else machine.broker.replicas
         if replicas is not None and (waiting := len(replicas.deletes) + len(replicas.log_starts)):
             cluster.chronicle.violate(f"D13: {waiting} deletes still wait on {machine.host}")
 
 
-def _can_be_led(cluster: ClusterSimulation, load: PartitionLoad) -> bool:
-    """Whether some member of the ISR is on a disk that nothing was lost from."""
-    topic = cluster.shared.image.topics[load.topic]
-    state = topic.partitions[load.partition]
+def can_be_led(cluster: ClusterSimulation, topic_name: str, number: int) -> bool:
+    """Whether some member of the ISR is on a disk that nothing was lost from; of a topic that isn't made yet it will be."""
+    topic = cluster.shared.image.topics.get(topic_name)
+    if topic is None:
+        return True
+    state = topic.partitions[number]
     return cluster.unclean or any(
-        cluster.invariants.is_sound(member, topic.topic_id, load.partition, epoch)
+        cluster.invariants.is_sound(member, topic.topic_id, number, epoch)
         for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
     )
 

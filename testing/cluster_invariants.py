@@ -15,7 +15,7 @@ unclean election only those that were asked for since. At the end of a run, when
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -29,6 +29,7 @@ from lowtide.testing.cluster_load import PartitionLoad
 from lowtide.testing.machines import Machine
 from lowtide.testing.parked_deletes import ParkedDeletes
 from lowtide.testing.shared_store import PREFIX, SharedStore
+from lowtide.testing.transaction_invariants import CommittedTransactions
 
 Key: TypeAlias = tuple[TopicId, int]
 
@@ -53,10 +54,11 @@ class ReplicaWatch:
 class Committed:
     """What is known of the committed part of a partition."""
 
-    __slots__ = ("batches", "end", "is_void")
+    __slots__ = ("batches", "end", "is_void", "transactions")
 
     def __init__(self) -> None:
         self.batches: dict[Offset, tuple[int, int, Offset]] = {}
+        self.transactions = CommittedTransactions()
         self.end = 0
         self.is_void = False
 
@@ -76,6 +78,8 @@ class ClusterInvariants:
         """`flushes`: each append is flushed before it counts. `unclean`: a replica that lacks records may be elected."""
         self.machines = {machine.broker_id: machine for machine in machines}
         self.loads: dict[str, dict[int, PartitionLoad]] = {}
+        self.on_void: Callable[[str, int], None] = _nobody
+        """Hears of partitions that may have lost records."""
         self.checks = 0
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
@@ -258,6 +262,7 @@ class ClusterInvariants:
             committed.end = watch.log_end
             for offset in [offset for offset in committed.batches if offset >= watch.log_end]:
                 del committed.batches[offset]
+            committed.transactions.forget_from(watch.log_end)
             load = self.loads.get(topic.name, {}).get(number)
             if load is not None:
                 load.history.forget_read(watch.log_end)
@@ -269,6 +274,8 @@ class ClusterInvariants:
             self._chronicle.counts["partitions that may have lost records"] += 1
         committed.is_void = True
         committed.batches.clear()
+        committed.transactions.batches.clear()
+        self.on_void(topic.name, number)
         load = self.loads.get(topic.name, {}).get(number)
         if load is not None:
             load.history.void_records()
@@ -310,6 +317,9 @@ class ClusterInvariants:
             committed.end = max(committed.end, high_watermark)
             if not log.offline:
                 self._check_batches(watch, log, committed)
+                wrong = committed.transactions.check(log) if committed.transactions.batches else None
+                if wrong is not None:
+                    self._violate(f"{watch.name}: {wrong}")
 
     def _check_batches(self, watch: ReplicaWatch, log: Log, committed: Committed) -> None:
         """P1, over what came below the high watermark since it was checked last."""
@@ -326,8 +336,11 @@ class ClusterInvariants:
                     watch.checked_to = position
                     return
                 here = (header.partition_leader_epoch, header.crc, last)
-                known = committed.batches.setdefault(header.base_offset, here)
-                if known != here:
+                known = committed.batches.get(header.base_offset)
+                if known is None:
+                    committed.batches[header.base_offset] = here
+                    committed.transactions.note(header)
+                elif known != here:
                     self._violate(
                         f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, last offset)"
                     )
@@ -379,6 +392,10 @@ class ClusterInvariants:
 
     def _violate(self, what: str) -> None:
         self._chronicle.violate(what)
+
+
+def _nobody(_topic: str, _number: int) -> None:
+    """Nobody wants to know."""
 
 
 Machines: TypeAlias = Mapping[BrokerId, Machine]

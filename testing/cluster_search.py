@@ -15,26 +15,28 @@ from functools import partial
 from typing import Final
 
 from lowtide.runtime.clock import SystemClock
-from lowtide.testing.cluster_simulation import simulate_cluster
+from lowtide.testing.cluster_simulation import KINDS, simulate_cluster
 
 _REASON_CHARACTERS: Final = 300
 _TOLD_EVERY: Final = 500
 
 
-def run_seed(seed: int) -> tuple[int, str | None, Counter[str], int, float]:
+def run_seed(seed: int, kinds: tuple[str, ...] | None = None) -> tuple[int, str | None, Counter[str], int, float]:
     """One seed: what broke if anything did, the faults that had an effect, the requests that were answered, the virtual seconds."""
     try:
-        cluster = simulate_cluster(seed)
+        cluster = simulate_cluster(seed, kinds=kinds)
     except Exception as error:  # noqa: BLE001 - the others are searched all the same
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return seed, reason[:_REASON_CHARACTERS], Counter(), 0, 0.0
     return seed, None, cluster.effects, cluster.operations, cluster.loop.time()
 
 
-def search(seeds: range, processes: int) -> Iterator[tuple[int, str | None, Counter[str], int, float]]:
-    """Run all of them, in any order."""
+def search(
+    seeds: range, processes: int, kinds: tuple[str, ...] | None = None
+) -> Iterator[tuple[int, str | None, Counter[str], int, float]]:
+    """Run all of them, in any order; with `kinds`, clients do only that."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(partial(run_seed), seeds, chunksize=max(min(10, len(seeds) // processes), 1))
+        yield from pool.imap_unordered(partial(run_seed, kinds=kinds), seeds, chunksize=max(min(10, len(seeds) // processes), 1))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,12 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--kinds", help=f"what clients do, of {','.join(KINDS)}: left to chance without it")
     options = parser.parse_args(arguments)
+    kinds = tuple(options.kinds.split(",")) if options.kinds else None
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
     effects: Counter[str] = Counter()
     ran, broken, operations, virtual_s = 0, 0, 0, 0.0
-    for seed, reason, seen, answered, took_s in search(range(options.first, options.first + options.seeds), options.processes):
+    for seed, reason, seen, answered, took_s in search(range(options.first, options.first + options.seeds), options.processes, kinds):
         ran += 1
         effects += seen
         operations += answered

@@ -14,6 +14,8 @@ import asyncio
 from collections import Counter
 from typing import Final
 
+from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC
+from lowtide.broker.coordinator.transaction_service import TRANSACTION_TOPIC
 from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -27,10 +29,13 @@ from lowtide.testing.client import WireClient
 from lowtide.testing.cluster_client import ClusterClient, Excuses
 from lowtide.testing.cluster_invariants import ClusterInvariants
 from lowtide.testing.cluster_load import PartitionLoad
+from lowtide.testing.coordinator_work import LEDGER_TOPIC, WORK_TOPIC, CoordinatorWork
 from lowtide.testing.faults import FAULTS
+from lowtide.testing.group_load import GROUP_SETTINGS
 from lowtide.testing.history import HistoryError
 from lowtide.testing.machines import Machine, State
 from lowtide.testing.shared_store import SharedStore
+from lowtide.testing.transaction_load import TRANSACTION_SETTINGS
 
 TOPIC: Final = "sim"
 START_LIMIT_S: Final = 60.0
@@ -44,6 +49,15 @@ UNCLEAN_SHARE: Final = 0.1
 STRIKES_MAX: Final = 40
 """A run goes on until so many requests were answered, and so many faults had an effect; or so many struck."""
 
+KINDS: Final = ("partitions", "groups", "transactions")
+"""What clients do: those of partitions produce, read and delete, those of groups join and commit offsets."""
+
+COORDINATED_SHARE: Final = 0.15
+"""The share of runs with groups, and of those with transactions."""
+
+COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
+"""What faults strike too, where they are there."""
+
 _CREATE_TOPICS_VERSION: Final = 7
 _LAST_EVENTS: Final = 150
 
@@ -51,8 +65,19 @@ _LAST_EVENTS: Final = 150
 class ClusterSimulation:
     """One run."""
 
-    def __init__(self, loop: SimulatedLoop, seed: int, *, faults: tuple[str, ...] | None = None, unclean: bool | None = None) -> None:
-        """`faults` are the only ones to strike, in any order; without it all of them do. `unclean` says what is else left to chance."""
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        seed: int,
+        *,
+        faults: tuple[str, ...] | None = None,
+        unclean: bool | None = None,
+        kinds: tuple[str, ...] | None = None,
+    ) -> None:
+        """`faults` are the only ones to strike, in any order; without it all of them do. `unclean` says what is else left to chance.
+
+        `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it.
+        """
         self.loop = loop
         self.seed = seed
         self.random = Random(seed)
@@ -69,6 +94,7 @@ class ClusterSimulation:
         self.versions = {OLD_VERSION_KEY: OLD_VERSION} if self.random.random() < 0.1 else {}  # noqa: PLR2004
         self.unclean = Random(seed + 2).random() < UNCLEAN_SHARE if unclean is None else unclean
         """Whether a replica that isn't in sync may lead where no other can."""
+        self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
         self.machines = [self._machine(broker_id) for broker_id in range(1, self.brokers + 1)]
         self.invariants = ClusterInvariants(self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean)
         self.loads = [
@@ -76,6 +102,8 @@ class ClusterSimulation:
             for number in range(self.partitions)
         ]
         self.invariants.loads[TOPIC] = {load.partition: load for load in self.loads}
+        self.work = CoordinatorWork(self, Random(seed + 4), groups="groups" in self.kinds, transactions="transactions" in self.kinds)
+        self.invariants.on_void = self.work.on_void
         self._faults = {name: FAULTS[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -87,7 +115,7 @@ class ClusterSimulation:
     @property
     def operations(self) -> int:
         """How many requests of clients were answered with something."""
-        return sum(sum(load.counts.values()) for load in self.loads)
+        return sum(sum(load.counts.values()) for load in self.loads) + self.work.counts.total()
 
     def note(self, what: str) -> None:
         """Tell the chronicle of a fault."""
@@ -123,6 +151,12 @@ class ClusterSimulation:
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         }
         settings |= self.versions
+        if "groups" in self.kinds:
+            settings |= GROUP_SETTINGS | {"offsets.topic.replication.factor": str(self.replication_factor)}
+        if "transactions" in self.kinds:
+            settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": str(self.replication_factor)}
+        if self.flushes:
+            settings |= {"log.flush.interval.messages": "1"}
         if self.unclean:
             settings |= {"unclean.leader.election.enable": "true", "unclean.leader.election.interval.ms": "1000"}
         machine = Machine(
@@ -153,9 +187,10 @@ class ClusterSimulation:
         return self.random.choice(found) if found else None
 
     def some_partition(self) -> tuple[str, int, PartitionImage]:
-        """A partition of the main topic, as the store has it."""
-        number = self.random.randrange(self.partitions)
-        return TOPIC, number, self.shared.image.topics[TOPIC].partitions[number]
+        """A partition of the main topic, or of one that coordinators or their clients use, as the store has it."""
+        name = self.random.choice([name for name in (TOPIC, *COORDINATED_TOPICS) if name in self.shared.image.topics])
+        number = self.random.randrange(len(self.shared.image.topics[name].partitions))
+        return name, number, self.shared.image.topics[name].partitions[number]
 
     def partition(self, topic: str, number: int) -> PartitionImage | None:
         """A partition as the store has it now."""
@@ -229,9 +264,11 @@ class ClusterSimulation:
         """So many faults (a few, if None), then the end; see the module."""
         await self.begin()
         stop = asyncio.Event()
-        for load in self.loads:
+        for load in self.loads if "partitions" in self.kinds else ():
             for actor in load.actors(ACTORS):
                 self._spawn(actor.run(until=stop, pause_s=pause_s), f"actor {load.partition}")
+        for client in self.work.actors():
+            self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
         await self.sleep(0.2, 1.0)
         wanted = strikes if strikes is not None else self.random.randint(4, 8)
@@ -247,6 +284,7 @@ class ClusterSimulation:
             self.chronicle.raise_violation()
         await self.heal()
         await self.sleep(0.2, 0.8)
+        await self.work.come_to_rest()
         stop.set()
         await asyncio.wait(self._tasks)
         self.chronicle.raise_violation()
@@ -268,7 +306,9 @@ class ClusterSimulation:
         }
         if self.flushes:
             configs["flush.messages"] = "1"
-        await self._create(TOPIC, configs)
+        await self._create(TOPIC, self.partitions, configs)
+        for name, partitions in self.work.topics().items():
+            await self._create(name, partitions, configs)
         await self._until(self._is_created, "all replicas of the topic are in sync")
 
     async def heal(self) -> None:
@@ -306,14 +346,14 @@ class ClusterSimulation:
         topic = self.shared.image.topics.get(TOPIC)
         return topic is not None and all(len(state.isr) == self.replication_factor and state.has_leader for state in topic.partitions)
 
-    async def _create(self, name: str, configs: dict[str, str]) -> None:
+    async def _create(self, name: str, partitions: int, configs: dict[str, str]) -> None:
         ids = [machine.broker_id for machine in self.machines]
         assignments = [
             CreatableReplicaAssignment(
                 partition_index=number,
                 broker_ids=[ids[(number + index) % len(ids)] for index in range(self.replication_factor)],
             )
-            for number in range(self.partitions)
+            for number in range(partitions)
         ]
         topic = CreatableTopic(
             name=name,
@@ -334,6 +374,10 @@ class ClusterSimulation:
         await cluster_end.until(self, condition, what, limit_s)  # type: ignore[arg-type]
 
 
+def _kinds(random: Random) -> tuple[str, ...]:
+    return tuple(kind for kind in KINDS if kind == "partitions" or random.random() < COORDINATED_SHARE)
+
+
 class ClusterLoop(SimulatedLoop):
     """A simulated loop that looks at a cluster whenever time moves on."""
 
@@ -347,11 +391,16 @@ class ClusterLoop(SimulatedLoop):
 
 
 def simulate_cluster(
-    seed: int, *, faults: tuple[str, ...] | None = None, strikes: int | None = None, unclean: bool | None = None
+    seed: int,
+    *,
+    faults: tuple[str, ...] | None = None,
+    strikes: int | None = None,
+    unclean: bool | None = None,
+    kinds: tuple[str, ...] | None = None,
 ) -> ClusterSimulation:
     """Run one seed to its end. Errors: HistoryError, or whatever broke; each tells the seed and the run's last events."""
     loop = ClusterLoop(seed, time_limit_s=1800.0)
-    cluster = loop.cluster = ClusterSimulation(loop, seed, faults=faults, unclean=unclean)
+    cluster = loop.cluster = ClusterSimulation(loop, seed, faults=faults, unclean=unclean, kinds=kinds)
     try:
         loop.run_until_complete(cluster.run(strikes=strikes))
         if failures := loop.failures():
@@ -367,4 +416,4 @@ def simulate_cluster(
     return cluster
 
 
-__all__ = ["ClusterSimulation", "HistoryError", "simulate_cluster"]
+__all__ = ["KINDS", "ClusterSimulation", "HistoryError", "simulate_cluster"]

@@ -1,0 +1,130 @@
+"""What clients of coordinators do in a simulated cluster, beside those of partitions: groups, and transactions.
+
+Each run has some of it, by its seed. What is known of a group or a transaction is forgotten when the partition that it is kept in may have
+lost records (`on_void`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC, java_hash
+from lowtide.broker.coordinator.transaction_service import TRANSACTION_TOPIC
+from lowtide.runtime.random import Random
+from lowtide.testing import cluster_end, transaction_end
+from lowtide.testing.coordinated import Coordinated
+from lowtide.testing.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
+from lowtide.testing.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
+
+if TYPE_CHECKING:
+    from lowtide.testing.cluster_simulation import ClusterSimulation
+
+WORK_TOPIC: Final = "work"
+"""Its partitions are shared out among the members of groups; nobody writes to them."""
+
+WORK_PARTITIONS: Final = 3
+GROUP_PARTITIONS: Final = int(GROUP_SETTINGS["offsets.topic.num.partitions"])
+
+LEDGER_TOPIC: Final = "ledger"
+"""What transactions write to."""
+
+LEDGER_PARTITIONS: Final = 2
+TRANSACTION_PARTITIONS: Final = int(TRANSACTION_SETTINGS["transaction.state.log.num.partitions"])
+
+STABLE_WITHIN_S: Final = 15.0
+"""A member that died may be waited for for a session and a rebalance, and one more rebalance for those who came meanwhile."""
+
+READ_WITHIN_S: Final = 15.0
+_LOOK_S: Final = 0.05
+
+
+class CoordinatorWork:
+    """See the module."""
+
+    def __init__(self, cluster: ClusterSimulation, random: Random, *, groups: bool, transactions: bool) -> None:
+        """`groups` and `transactions` are whether there are any."""
+        self.counts: Counter[str] = Counter()
+        self.groups: list[GroupLoad] = []
+        self._cluster = cluster
+        self._random = random
+        if groups:
+            self._crowd = self._group("crowd")
+            self._single = self._group("single")
+        self.ledger: TransactionLoad | None = None
+        if transactions:
+            self.ledger = TransactionLoad(LEDGER_TOPIC, LEDGER_PARTITIONS, cluster.client, Random(random.getrandbits(64)), self.counts)
+
+    def _group(self, group_id: str) -> GroupLoad:
+        load = GroupLoad(group_id, WORK_TOPIC, WORK_PARTITIONS, self._cluster.client, Random(self._random.getrandbits(64)), self.counts)
+        self.groups.append(load)
+        return load
+
+    def topics(self) -> dict[str, int]:
+        """The topics that are made at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
+        made = {WORK_TOPIC: WORK_PARTITIONS} if self.groups else {}
+        if self.groups and self._random.random() < 0.5:  # noqa: PLR2004
+            made[GROUP_TOPIC] = GROUP_PARTITIONS
+        if self.ledger is not None:
+            made[LEDGER_TOPIC] = LEDGER_PARTITIONS
+            if self._random.random() < 0.5:  # noqa: PLR2004
+                made[TRANSACTION_TOPIC] = TRANSACTION_PARTITIONS
+        return made
+
+    def actors(self) -> list[Coordinated]:
+        """All clients."""
+        actors: list[Coordinated] = []
+        if self.groups:
+            members = self._crowd.make_members((None, None, "one", self._random.choice((None, "two"))))
+            actors += [*members, *self._single.make_committers(), self._crowd.make_fetcher(), self._single.make_fetcher()]
+        if self.ledger is not None:
+            actors += [*self.ledger.make_producers(("shared", "shared", "own", "other")), *self.ledger.make_readers()]
+        return actors
+
+    def on_void(self, topic: str, number: int) -> None:
+        """A partition may have lost records."""
+        for load in self.groups:
+            if topic == GROUP_TOPIC and number == java_hash(load.group_id) % GROUP_PARTITIONS:
+                load.history.void()
+        if self.ledger is not None and topic in {LEDGER_TOPIC, TRANSACTION_TOPIC}:
+            self.ledger.history.void()
+
+    # The end
+
+    async def come_to_rest(self) -> None:
+        """G6: when all is well, members are soon in one generation, and every partition has an owner. Errors: HistoryError."""
+        for load in self.groups:
+            load.is_calm = True
+        loads = [load for load in self.groups if load.members and self._can_be_coordinated(load)]
+        await cluster_end.until(
+            self._cluster,
+            lambda: all(load.is_stable for load in loads),
+            "all members are in one generation: " + ", ".join(load.group_id for load in loads),
+            STABLE_WITHIN_S,
+        )
+
+    async def check_end(self) -> None:
+        """G3: all that was committed with an acknowledgement is told. T2, T4: see `transaction_end`. Errors: HistoryError."""
+        for load in self.groups:
+            if self._can_be_coordinated(load):
+                await self._fetch_all(load)
+        if self.ledger is not None:
+            await transaction_end.check_end(self._cluster, self.ledger)
+
+    async def _fetch_all(self, load: GroupLoad) -> None:
+        client = GroupClient(load, self._cluster.client(f"{load.group_id} at the end"), Random(self._random.getrandbits(64)))
+        give_up_s = self._cluster.loop.time() + READ_WITHIN_S
+        while self._cluster.loop.time() < give_up_s:
+            try:
+                if await client.fetch(list(range(load.partitions))):
+                    break
+            except OSError:
+                pass
+            await asyncio.sleep(_LOOK_S)
+        else:
+            self._cluster.chronicle.violate(f"L1: the offsets of group {load.group_id} aren't told within {READ_WITHIN_S} s")
+        client.client.close()
+
+    def _can_be_coordinated(self, load: GroupLoad) -> bool:
+        return cluster_end.can_be_led(self._cluster, GROUP_TOPIC, java_hash(load.group_id) % GROUP_PARTITIONS)

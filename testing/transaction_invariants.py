@@ -1,0 +1,64 @@
+"""What must hold of the logs that have transactions, on all replicas of a simulated cluster, whenever a high watermark moves.
+
+T3: the last stable offset is where the oldest transaction begins that is open, or that has ended by a marker above the high watermark;
+without one it is the high watermark. What transactions there are is read from the batches themselves, as they were committed, not from
+what brokers know of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import msgspec
+
+from lowtide.protocol.records import BatchHeader
+from lowtide.protocol.types import Offset, ProducerId
+from lowtide.storage.log import Log
+
+
+class TransactionalBatch(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A committed batch of a transaction, or the marker that ends one. `last_offset` is inclusive."""
+
+    base_offset: Offset
+    last_offset: Offset
+    producer_id: ProducerId
+    is_marker: bool
+
+
+class CommittedTransactions:
+    """The batches of transactions in the committed part of a partition, in the order of offsets."""
+
+    __slots__ = ("batches",)
+
+    def __init__(self) -> None:
+        self.batches: list[TransactionalBatch] = []
+
+    def note(self, header: BatchHeader) -> None:
+        """A batch is committed that wasn't known."""
+        if header.is_transactional:
+            insort(self.batches, TransactionalBatch(header.base_offset, header.last_offset, header.producer_id, header.is_control))
+
+    def forget_from(self, end_offset: Offset) -> None:
+        """What was at `end_offset` and above isn't committed."""
+        del self.batches[bisect_left(self.batches, end_offset, key=lambda batch: batch.base_offset) :]
+
+    def first_unstable(self, high_watermark: Offset, log_start_offset: Offset) -> Offset | None:
+        """Where the oldest transaction begins, at the log start or above, that hasn't ended below the high watermark."""
+        begun: dict[ProducerId, Offset] = {}
+        for batch in self.batches:
+            if batch.base_offset >= high_watermark:
+                break
+            if batch.is_marker:
+                begun.pop(batch.producer_id, None)
+            elif batch.last_offset >= log_start_offset:
+                begun.setdefault(batch.producer_id, batch.base_offset)
+        return min(begun.values(), default=None)
+
+    def check(self, log: Log) -> str | None:
+        """Whether a replica's last stable offset is right. Returns what is wrong."""
+        start, high_watermark, stable = log.log_start_offset, log.high_watermark, log.last_stable_offset
+        first = self.first_unstable(high_watermark, start)
+        expected = high_watermark if first is None else max(first, start)
+        if stable != expected:
+            return f"T3: the last stable offset is {stable}, and should be {expected}: {log.describe()}"
+        return None

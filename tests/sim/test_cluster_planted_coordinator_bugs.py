@@ -1,0 +1,237 @@
+"""Bugs planted on purpose in what coordinators of groups and transactions do, and in what logs know of transactions: each must be found.
+
+Each was found within 2,000 seeds; PLANT_SEEDS=2000 searches so far, in tests it is less.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lowtide.broker.coordinator import groups, membership, rebalancing, runtime
+from lowtide.broker.coordinator.classic_group import ClassicGroup
+from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.marker_sender import MarkerSender
+from lowtide.broker.coordinator.rebalancing import Rebalancing
+from lowtide.broker.coordinator.runtime import CoordinatorRuntime
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.coordinator.transaction import ENDING
+from lowtide.broker.coordinator.transactions import Transactions
+from lowtide.broker.delayed import commit
+from lowtide.broker.pending import Pending
+from lowtide.protocol.errors import ErrorCode
+from lowtide.storage.offsets import LogOffsets
+from lowtide.storage.transaction_index import TransactionIndex
+from lowtide.testing.cluster_simulation import simulate_cluster
+
+MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "100"))
+
+Patch = pytest.MonkeyPatch
+
+pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+
+
+# Both coordinators
+
+
+def answered_before_committed(patch: Patch) -> None:
+    """An answer doesn't wait for the records that it stands on."""
+    patch.setattr(CoordinatorRuntime, "when_committed", lambda self, shard, _end, then: self._go_on(shard, then, ErrorCode.NONE))
+
+
+def answered_before_the_flush(patch: Patch) -> None:
+    """It waits for the other replicas, and not for the coordinator's own disk, though flush.messages is 1."""
+    for module in (commit, runtime):
+        patch.setattr(module, "committed_end", lambda log: log.high_watermark)
+
+
+def loaded_without_the_last_record(patch: Patch) -> None:
+    """A new coordinator stops reading one record too early."""
+    load, apply = CoordinatorRuntime._load, CoordinatorRuntime._apply_record
+    ends: dict[Any, int] = {}
+
+    def load_less(self: Any, shard: Any, offset: int, end_offset: int) -> None:
+        ends[shard] = end_offset
+        load(self, shard, offset, end_offset)
+
+    def apply_less(self: Any, shard: Any, key: Any, value: Any, offset: int) -> None:
+        if offset < ends[shard] - 1:
+            apply(self, shard, key, value, offset)
+
+    patch.setattr(CoordinatorRuntime, "_load", load_less)
+    patch.setattr(CoordinatorRuntime, "_apply_record", apply_less)
+
+
+# Groups
+
+
+def two_members_get_the_same(patch: Patch) -> None:
+    """Every member is told the leader's part."""
+    original = rebalancing.synced
+
+    def synced(group: Any, member: Any) -> Any:
+        return original(group, group.members.get(group.leader_id, member))
+
+    patch.setattr(rebalancing, "synced", synced)
+    patch.setattr(membership, "synced", synced)
+
+
+def the_generation_stays(patch: Patch) -> None:
+    """A rebalance shares the work out anew within a generation."""
+    original = ClassicGroup.begin_generation
+
+    def begin(self: Any, wall_ms: int) -> None:
+        self.generation_id -= self.generation_id > 1
+        original(self, wall_ms)
+
+    patch.setattr(ClassicGroup, "begin_generation", begin)
+
+
+def any_generation_commits(patch: Patch) -> None:
+    """Who was in an earlier generation may commit."""
+    original = groups.check_commit
+
+    def check(group: Any, member_id: str, instance: Any, generation_id: int) -> ErrorCode:
+        return original(group, member_id, instance, group.generation_id if generation_id >= 0 else generation_id)
+
+    patch.setattr(groups, "check_commit", check)
+
+
+def silence_is_borne_after_a_load(patch: Patch) -> None:
+    """A new coordinator waits for members that will never come again."""
+    original = Groups.on_loaded
+
+    def on_loaded(self: Any, effects: Any) -> None:
+        patch.setattr(Rebalancing, "extend_session", lambda *_: None)
+        try:
+            original(self, effects)
+        finally:
+            patch.setattr(Rebalancing, "extend_session", extend)
+
+    extend = Rebalancing.extend_session
+    patch.setattr(Groups, "on_loaded", on_loaded)
+
+
+def who_does_not_join_is_waited_for(patch: Patch) -> None:
+    """A rebalance doesn't end when its time is up."""
+    original = Rebalancing.on_join_timeout
+
+    def on_join_timeout(self: Any, group: Any, effects: Any) -> None:
+        if group.initial_delay is not None:
+            original(self, group, effects)
+
+    patch.setattr(Rebalancing, "on_join_timeout", on_join_timeout)
+
+
+def offsets_told_before_committed(patch: Patch) -> None:
+    """An offset is told that another coordinator may not have."""
+
+    def when_readable(_self: Any, _shard: Any, _group_id: str, answer: Any) -> Any:
+        pending: Pending[Any] = Pending()
+        pending.complete(answer(ErrorCode.NONE))
+        return pending
+
+    patch.setattr(GroupCoordinator, "when_readable", when_readable)
+
+
+# Transactions
+
+
+def markers_before_the_end_is_committed(patch: Patch) -> None:
+    """Partitions are told of an end that another coordinator may not know of, and then decide otherwise."""
+    original = Transactions._keep
+
+    def keep(self: Any, state: Any, effects: Any, then: Any) -> None:
+        original(self, state, effects, then)
+        if state.state in ENDING and state.partitions:
+            self._ports.tell(state)
+
+    patch.setattr(Transactions, "_keep", keep)
+
+
+def told_once(patch: Patch) -> None:
+    """A partition that can't be told how its transaction ended is left out."""
+    original = MarkerSender._on_answer
+
+    def on_answer(self: Any, telling: Any, key: Any, error: ErrorCode) -> None:
+        original(self, telling, key, ErrorCode.NONE if error != ErrorCode.TRANSACTION_COORDINATOR_FENCED else error)
+
+    patch.setattr(MarkerSender, "_on_answer", on_answer)
+
+
+def ends_are_not_gone_on_with(patch: Patch) -> None:
+    """A new coordinator leaves to its producer what was ending."""
+    original = Transactions.on_loaded
+
+    def on_loaded(self: Any, effects: Any) -> None:
+        hidden = {name: state for name, state in self.transactions.items() if state.state in ENDING}
+        for name in hidden:
+            del self.transactions[name]
+        original(self, effects)
+        self.transactions.update(hidden)
+
+    patch.setattr(Transactions, "on_loaded", on_loaded)
+
+
+def open_for_ever(patch: Patch) -> None:
+    """A transaction that takes too long isn't ended."""
+    patch.setattr(Transactions, "_watch", lambda *_: None)
+
+
+def any_epoch_ends(patch: Patch) -> None:
+    """Fencing isn't checked: who was followed by another may end the other's transaction."""
+    original = Transactions.end
+
+    def end(self: Any, transactional_id: str, identity: Any, **values: Any) -> None:
+        known = self.transactions.get(transactional_id)
+        original(self, transactional_id, identity if known is None else (known.producer_id, known.producer_epoch), **values)
+
+    patch.setattr(Transactions, "end", end)
+
+
+def aborts_are_not_indexed(patch: Patch) -> None:
+    """Readers aren't told which transactions were aborted."""
+    patch.setattr(TransactionIndex, "note", lambda *_: None)
+
+
+def open_ones_are_stable(patch: Patch) -> None:
+    """The last stable offset ignores transactions."""
+    patch.setattr(LogOffsets, "last_stable_offset", property(lambda self: self.high_watermark))
+
+
+PLANTS = [
+    (answered_before_committed, "groups", 11),
+    (answered_before_committed, "transactions", 9),
+    (answered_before_the_flush, "groups", 0),
+    (loaded_without_the_last_record, "groups", 0),
+    (loaded_without_the_last_record, "transactions", 2),
+    (two_members_get_the_same, "groups", 0),
+    (the_generation_stays, "groups", 0),
+    (any_generation_commits, "groups", 0),
+    (silence_is_borne_after_a_load, "groups", 0),
+    (who_does_not_join_is_waited_for, "groups", 0),
+    (offsets_told_before_committed, "groups", 0),
+    (markers_before_the_end_is_committed, "transactions", 1),
+    (told_once, "transactions", 7),
+    (ends_are_not_gone_on_with, "transactions", 9),
+    (open_for_ever, "transactions", 1),
+    (any_epoch_ends, "transactions", 40),
+    (aborts_are_not_indexed, "transactions", 0),
+    (open_ones_are_stable, "transactions", 0),
+]
+"""Each with what clients do, and the seed to begin with: one that finds it soon."""
+
+
+@pytest.mark.parametrize(("plant", "kind", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_is_found(plant: Callable[[Patch], None], kind: str, first_seed: int, monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    for seed in range(first_seed, first_seed + MAXIMUM_SEEDS):
+        try:
+            simulate_cluster(seed, kinds=(kind,))
+        except Exception as error:
+            print(f"{plant.__name__}: seed {seed}: {str(error)[:200]}")
+            return
+    pytest.fail(f"{MAXIMUM_SEEDS} seeds found nothing")
