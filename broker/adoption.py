@@ -24,7 +24,6 @@ from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.session import MetadataSession
 from lowtide.metadata.store import Delete, MetadataStore, Put
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicId
 from lowtide.replication.new_topics import plan_adoption, plan_producer_ids_from
 from lowtide.runtime.filesystem import FileSystem
@@ -35,8 +34,6 @@ from lowtide.storage.log_directory import REGISTRATION_COUNTER, parse_folder_nam
 
 ADOPTION_WISH = "lowtide-adopt-topics"
 """The operator's word that topics may be taken over though the metadata that Lowtide had are gone."""
-
-_NO_TIERED_STORAGE = TopicConfigFault(ErrorCode.INVALID_CONFIG, "this broker has no tiered storage")
 
 
 class Adoption(Enum):
@@ -100,7 +97,7 @@ def kafka_configs(filesystem: FileSystem, directories: Sequence[str], log: Any) 
         return {}
     for configs in found.values():
         for name, value in list(configs.items()):
-            checked = _NO_TIERED_STORAGE if (name, value) == ("remote.storage.enable", "true") else validate_topic_config(name, value)
+            checked = validate_topic_config(name, value)
             if isinstance(checked, TopicConfigFault):
                 log.warning("a topic's setting isn't taken over", key=name, value=value, reason=checked.message)
                 del configs[name]

@@ -20,7 +20,7 @@ from lowtide.broker.config import BROKER_KEYS, BrokerConfig, broker_key, load_co
 from lowtide.broker.config_key import ConfigError
 from lowtide.broker.config_keys_topics import TOPIC_KEYS
 from lowtide.broker.config_sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
-from lowtide.broker.config_topics import check_consumed_retention, check_local_retention
+from lowtide.broker.config_topics import check_consumed_retention
 from lowtide.metadata.image import NOTHING_SET, MetadataImage
 
 DYNAMIC_KEYS: Final = frozenset(
@@ -76,7 +76,6 @@ class BrokerConfigs:
             config = self._overlaid(judged, self._possible_of(self.of_this))
         else:
             config = self._overlaid(self._possible_of(self.of_all), judged)
-        check_local_retention(config.topic_defaults)
         check_consumed_retention(config.values, config.topic_defaults)
 
     def _possible_of(self, layer: Layer) -> Layer:

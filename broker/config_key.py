@@ -104,7 +104,25 @@ class Matching(msgspec.Struct, frozen=True):
         return re.fullmatch(self.pattern, value) is not None
 
 
-Allowed: TypeAlias = Range | OneOf | Matching | None
+class Only(msgspec.Struct, frozen=True):
+    """One value, which means that nothing is done: what any other asks for isn't there, as `because` says."""
+
+    value: bool | int
+    because: str
+
+    def accepts(self, value: float) -> bool:
+        """Whether it is that value."""
+        return value == self.value
+
+    def describe(self) -> str:
+        """What is allowed, and why nothing else is."""
+        return f"only {value_text(self.value)}, for {self.because}"
+
+
+Allowed: TypeAlias = Range | OneOf | Matching | Only | None
+
+NO_TIERED_STORAGE: Final = "this broker has no tiered storage"
+"""Why keys about it may have no other value than their default."""
 
 
 def at_least(least: float) -> Range:
@@ -155,6 +173,8 @@ class ConfigKey(msgspec.Struct, frozen=True):
         words = _WORDS[self.type]
         if isinstance(allowed, Range):
             return f"{words} {allowed.describe()}"
+        if isinstance(allowed, Only):
+            return allowed.describe()
         if isinstance(allowed, OneOf):
             values = ", ".join(allowed.values)
             return f"a list of any of {values}" if self.type is Type.LIST else f"one of {values}"
@@ -166,7 +186,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
         allowed = self.allowed
         if allowed is None:
             return True
-        if isinstance(allowed, Range):
+        if isinstance(allowed, Range | Only):
             assert isinstance(value, int | float), self.name
             return allowed.accepts(value)
         if isinstance(value, tuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.config_key import ConfigKey, Matching, Range, Type, at_least
+from lowtide.broker.config_key import NO_TIERED_STORAGE, ConfigKey, Matching, Only, Range, Type, at_least
 
 _BOOLEAN, _INT, _LONG, _DOUBLE, _STRING = Type.BOOLEAN, Type.INT, Type.LONG, Type.DOUBLE, Type.STRING
 _FOREVER: Final = "9223372036854775807"
@@ -12,7 +12,7 @@ _NOT_EMPTY: Final = Matching(r".+", "a text that isn't empty")
 
 # fmt: off
 REMOTE_KEYS: Final[tuple[ConfigKey, ...]] = (
-    ConfigKey("remote.log.storage.system.enable", _BOOLEAN, "false", None, "Whether the broker has tiered storage."),
+    ConfigKey("remote.log.storage.system.enable", _BOOLEAN, "false", Only(value=False, because=NO_TIERED_STORAGE), "Whether the broker has tiered storage."),
     ConfigKey("remote.log.storage.manager.class.name", _STRING, None, _NOT_EMPTY, "A class that stores segments."),
     ConfigKey("remote.log.storage.manager.class.path", _STRING, None, None, "Where that class is."),
     ConfigKey("remote.log.storage.manager.impl.prefix", _STRING, "rsm.config.", _NOT_EMPTY, "How keys for that class begin."),

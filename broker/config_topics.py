@@ -6,6 +6,7 @@ Source: Kafka's LogConfig, and what Kafka 4.3 answers where that isn't what one 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 TOPIC_KEYS_BY_NAME: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in TOPIC_KEYS})
 """All keys of a topic by name."""
-
-_LIKE_TOTAL: Final = -2
-"""A local retention that follows the whole one."""
 
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
@@ -65,9 +63,6 @@ def validate_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str | N
     assert isinstance(most, int), most
     if least > most:
         message = f"min.compaction.lag.ms={least} is not possible: allowed is at most max.compaction.lag.ms={most}."
-        return TopicConfigFault(ErrorCode.INVALID_CONFIG, message)
-    if values["remote.storage.enable"] is True:
-        message = "remote.storage.enable=true is not possible: this broker has no tiered storage, allowed is false."
         return TopicConfigFault(ErrorCode.INVALID_CONFIG, message)
     fault = fault_of_topic(_own(kept), _number(values["retention.ms"]))
     return kept if fault is None else TopicConfigFault(ErrorCode.INVALID_CONFIG, fault)
@@ -183,18 +178,6 @@ def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
     return defaults
 
 
-def check_local_retention(defaults: Mapping[str, Value]) -> None:
-    """Whether what stays on the broker's own disk is no more than what is kept at all.
-
-    Errors: ImpossibleTogetherError. Source: Kafka's DynamicLogConfig, which checks it when a broker's configuration is changed.
-    """
-    for total_name, name in (("retention.ms", "local.retention.ms"), ("retention.bytes", "local.retention.bytes")):
-        total, local = _number(defaults[total_name]), _number(defaults[name])
-        if total >= 0 and local != _LIKE_TOTAL and not 0 <= local <= total:
-            message = f"log.{name}={local} is not possible: allowed is at most log.{total_name}={total}, or -2"
-            raise ImpossibleTogetherError(message, f"log.{name}", f"log.{total_name}")
-
-
 def check_consumed_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
     """Whether a broker keeps consumed records no longer than any. Errors: ImpossibleTogetherError."""
     check_broker(values, _number(defaults["retention.ms"]))
@@ -238,8 +221,12 @@ def _effective(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, 
 
 
 def _own(overrides: Mapping[str, str]) -> dict[str, Value]:
-    """What a topic sets itself, read."""
-    return {name: TOPIC_KEYS_BY_NAME[name].parse(text) for name, text in overrides.items() if name in TOPIC_KEYS_BY_NAME}
+    """What a topic sets itself, read. What another version let through is left aside."""
+    own: dict[str, Value] = {}
+    for name, text in overrides.items():
+        with contextlib.suppress(KeyError, ConfigError):
+            own[name] = TOPIC_KEYS_BY_NAME[name].parse(text)
+    return own
 
 
 def _number(value: Value) -> int:

@@ -71,11 +71,43 @@ def test_what_kafka_refuses_is_refused(name: str, value: str | None):
 
 
 def test_keys_are_checked_with_each_other():
-    """A record can't be safe from compaction for longer than it may stay uncompacted; nor can a topic be tiered here."""
+    """A record can't be safe from compaction for longer than it may stay uncompacted."""
     bad = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
     assert isinstance(validate_topic_configs(BROKER, bad), TopicConfigFault)
     assert validate_topic_configs(BROKER, {**bad, "max.compaction.lag.ms": "10"}) == {**bad, "max.compaction.lag.ms": "10"}
-    assert isinstance(validate_topic_configs(BROKER, {"remote.storage.enable": "true"}), TopicConfigFault)
+
+
+TIERED = {
+    "local.retention.ms": ("-2", "-1", "1000"),
+    "local.retention.bytes": ("-2", "-1", "1000"),
+    "remote.storage.enable": ("false", "true"),
+    "remote.log.copy.disable": ("false", "true"),
+    "remote.log.delete.on.disable": ("false", "true"),
+}
+
+
+@pytest.mark.parametrize("name", TIERED)
+def test_what_asks_for_tiered_storage_is_refused_with_the_reason(name: str):
+    """The default is taken, for tools send it along; any other value would promise what isn't done."""
+    default, *others = TIERED[name]
+    assert validate_topic_configs(BROKER, {name: default}) == {name: default}
+    for value in others:
+        fault = validate_topic_configs(BROKER, {name: value})
+        assert isinstance(fault, TopicConfigFault)
+        assert fault.message == f"{name}={value} is not possible: allowed is only {default}, for this broker has no tiered storage."
+
+
+@pytest.mark.parametrize(("name", "value"), [("log.local.retention.ms", "5"), ("log.local.retention.bytes", "5")])
+def test_a_broker_is_not_started_on_defaults_that_ask_for_tiered_storage(name: str, value: str):
+    assert load_config(settings={name: "-2"})
+    for key, wrong in ((name, value), ("remote.log.storage.system.enable", "true")):
+        with pytest.raises(ConfigError, match=rf"{key}={wrong} is not possible: allowed is only .*, for this broker has no tiered storage"):
+            load_config(settings={key: wrong})
+
+
+def test_what_another_version_let_through_is_left_aside():
+    """A stored value mustn't keep a log from being loaded."""
+    assert log_config(BROKER, {"local.retention.ms": "5", "retention.ms": "7"}).retention_ms == 7
 
 
 def test_keys_are_checked_with_the_brokers():
