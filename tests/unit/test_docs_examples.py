@@ -14,6 +14,8 @@ from lowtide.broker.config_sources import from_environment, from_settings, merge
 from lowtide.broker.dispatcher import Dispatcher
 from lowtide.broker.handlers.registry import handlers, handlers_of_ours
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
+from lowtide.storage.log_values import LogConfig
+from lowtide.storage.retention import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,6 +62,14 @@ def test_versions_that_are_advertised_and_refused_are_told():
     wider = {key for key, versions in served.advertised.items() if versions.minimum < API[key].min_version}
     assert wider == {ApiKey.PRODUCE}
     assert f"Produce is advertised from version {served.advertised[ApiKey.PRODUCE].minimum}" in KIPS
+
+
+def test_the_page_about_deletion_has_every_reason_in_its_order():
+    """A reason that stands in the log of a broker is explained there."""
+    page = TEXTS["docs/retention.md"]
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [reason.value for reason in Reason]
+    for default in (LogConfig().retention_ms, LogConfig().retention_bytes):
+        assert f"| {default}, " in page
 
 
 def test_each_kip_beside_an_api_is_explained_below():
