@@ -178,6 +178,8 @@ class _Loader:
         self.epochs_known = False
         self.unindexed: list[Segment] = []
         """Segments whose aborted transactions aren't known; their index files are written after that of these."""
+        self.doubted: list[Segment] = []
+        """Segments whose index of aborted transactions may not have reached the disk, though the other files have."""
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -302,14 +304,14 @@ class _Loader:
         for segment in self.segments:
             if segment.size and not self._has_indexes(segment):
                 segment.rebuild_indexes(self.config.index_interval_bytes)
-                if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX not in self.names:
-                    self._look_for_markers(segment)
+                if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX not in self.names and self._has_markers(segment):
+                    self.unindexed.append(segment)
                 segment.forget()
                 self.report.indexes_rebuilt += 1
 
-    def _look_for_markers(self, segment: Segment) -> None:
-        if any(header.is_control for _, header in segment.batches(0)):
-            self.unindexed.append(segment)
+    @staticmethod
+    def _has_markers(segment: Segment) -> bool:
+        return any(header.is_control for _, header in segment.batches(0))
 
     def _check_from(self, recovery_point: Offset) -> None:
         """Checks the segments that hold anything at or above the recovery point, and those without indexes; drops what isn't sound."""
@@ -319,6 +321,10 @@ class _Loader:
         while number < len(self.segments):
             segment = self.segments[number]
             if number < first and (self._has_indexes(segment) or not segment.size):
+                # What a roll writes is synced by the flush after it. Nothing shows that there was one if the recovery point is where
+                # the new segment begins: it may be the older flush of all that is in the segment before.
+                if number == first - 1 and recovery_point == bases[first] and self._has_markers(segment):
+                    self.doubted.append(segment)
                 number += 1
                 continue
             is_last = number + 1 == len(self.segments)
@@ -345,14 +351,14 @@ class _Loader:
 
     def transaction_index(self) -> TransactionIndex:
         """What the files of the segments say of aborted transactions, as far as they can be believed."""
-        unindexed = {segment.base_offset for segment in self.unindexed}
+        unindexed = {segment.base_offset for segment in (*self.unindexed, *self.doubted)}
         known = [segment for segment in self.segments if segment.base_offset not in unindexed]
         with_file = [segment.base_offset for segment in known if offset_name(segment.base_offset) + TRANSACTION_INDEX_SUFFIX in self.names]
         return TransactionIndex(self.filesystem, self.directory, with_file)
 
     def rebuild_aborted(self, log: Log, index: TransactionIndex) -> None:
         """Finds out anew which transactions were aborted, where no file says so, and writes what was left for after that."""
-        wanted = {segment.base_offset for segment in self.unindexed} & {segment.base_offset for segment in self.segments}
+        wanted = {segment.base_offset for segment in (*self.unindexed, *self.doubted)} & {segment.base_offset for segment in self.segments}
         wanted.update(index.damaged())
         if wanted:
             log.rebuild_aborted(sorted(wanted))

@@ -339,6 +339,25 @@ def test_a_snapshot_that_is_newer_than_what_is_committed_does_not_decide() -> No
     assert machine.log.last_stable_offset == 2
 
 
+def test_aborted_transactions_are_found_again_when_a_power_cut_took_what_a_roll_wrote() -> None:
+    """All was flushed, then the segment was closed: the recovery point doesn't say that the new file is on the disk, too."""
+    machine = TransactionMachine()
+    machine.create(1)
+    machine.produce(0, 1, is_plain=False)
+    machine.end_transaction(0, is_commit=False)
+    machine.produce(1, 1, is_plain=True)
+    machine.flush()
+    machine.commit(1)
+    machine.roll()
+    machine.filesystem.unlink(f"{DIRECTORY}/{0:020}.txnindex")
+    machine.kill(power=False)
+    machine.commit(1)
+    machine.a_client_sees_what_is_committed()
+    read = machine.log.read(0, 1 << 20, end_offset=machine.end)
+    assert read.slice is not None
+    assert [entry.producer_id for entry in machine.log.aborted_transactions(read.slice, 0, machine.end)] == [0]
+
+
 def test_what_was_truncated_ends_nothing() -> None:
     """Protects the index from entries of markers that are gone: the next marker may get a lower offset than theirs."""
     machine = TransactionMachine()
