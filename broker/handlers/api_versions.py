@@ -4,11 +4,12 @@ Behaviour: lists every API that has a handler, with the versions that it serves;
 and again.
 
 Version notes: the response header never has tagged fields (KIP-511), and an unknown version is answered in v0 by the dispatcher. From
-v3 the client's name and version must be well-formed.
+v3 the client's name and version must be well-formed, and it is told of features; which ones are supported only from v4 on, for some older
+clients can't read of one that may be off (KAFKA-17492).
 
 Errors: INVALID_REQUEST for a malformed client name or version.
 
-KIPs: 35, 511.
+KIPs: 35, 511, 584.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from collections.abc import Mapping
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec, VersionRange
+from lowtide.broker.features import FINALIZED_EPOCH, finalized, supported
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE_SINCE = 3
+_FEATURES_FROM_0_SINCE = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511: letters, digits, dashes and dots, beginning and ending with a letter or digit."""
 
@@ -40,6 +43,9 @@ def handler(advertised: Mapping[ApiKey, VersionRange]) -> HandlerSpec:
             api_keys=[
                 ApiVersion(api_key=key, min_version=served.minimum, max_version=served.maximum) for key, served in advertised.items()
             ],
+            supported_features=supported(advertised) if context.api_version >= _FEATURES_FROM_0_SINCE else [],
+            finalized_features_epoch=FINALIZED_EPOCH,
+            finalized_features=finalized(advertised),
         )
 
     return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle)
