@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or "")  # noqa: PLR2004
         self._transport.set_write_buffer_limits(high=0)
-        self._outgoing = OutgoingQueue(self._transport, self._host.buffers, self._host.worker, self.close)
+        self._outgoing = OutgoingQueue(self._transport, self._host.buffers, self._host.worker, self.close, self.resume_writing)
         self.last_active_ms = self._host.now_ms()
         reason = self._host.on_connected(self)
         if reason is not None:

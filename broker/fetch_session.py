@@ -178,6 +178,7 @@ class FetchSession:
 
     def on_changed(self, target: FetchTarget, change: PartitionChange) -> None:
         """Visit this partition with the next fetch, or with the one that waits."""
+        target.at_end = False  # Also where a read has just found so, that isn't answered yet.
         if target not in self.changed:
             self.changed[target] = None
             if target.follower is not None:
@@ -199,6 +200,10 @@ class FetchSession:
             and answer.preferred_read_replica < 0
         ):
             self.changed.pop(target, None)
+
+    def leave_idle(self) -> None:
+        """Visit only what has more, or has changed since it was read."""
+        self.changed = {target: None for target in self.changed if not target.at_end and target.watched is not None}
 
     def visit_all(self) -> list[FetchTarget]:
         """Visit every partition, now and until it is answered: what was found before can't be relied on."""

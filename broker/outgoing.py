@@ -8,6 +8,7 @@ connection is closed, for the answer's length is already told.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +19,9 @@ from lowtide.storage.log import FileSlice
 
 CHUNK_BYTES = 1 << 20
 """At most this much is read from a file for one write: design limit, also the size of the reused buffers."""
+
+PARTS_AT_ONCE = 400
+"""So many pieces, at most, are written before others have their turn: an answer may have thousands of small ones, each a read."""
 
 Buffer = bytes | bytearray | memoryview
 Part = Buffer | FileSlice
@@ -56,14 +60,25 @@ class BufferPool:
 class OutgoingQueue:
     """The bytes of one connection on their way out, in order. `paused` follows the transport's pause and resume."""
 
-    __slots__ = ("_borrowed", "_on_broken", "_parts", "_pool", "_position", "_reading", "_transport", "_worker", "paused")
+    __slots__ = ("_borrowed", "_on_broken", "_on_turn", "_parts", "_pool", "_position", "_reading", "_transport", "_worker", "paused")
 
-    def __init__(self, transport: WriteTransport, pool: BufferPool, worker: Worker, on_broken: Callable[[str], None]) -> None:
-        """`on_broken(reason)` is called when a slice can no longer be sent."""
+    def __init__(
+        self,
+        transport: WriteTransport,
+        pool: BufferPool,
+        worker: Worker,
+        on_broken: Callable[[str], None],
+        on_turn: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_broken(reason)` is called when a slice can no longer be sent.
+
+        `on_turn` is called in a later pass of the loop when much was sent and more is left: the queue is `paused` until it is resumed.
+        """
         self._transport = transport
         self._pool = pool
         self._worker = worker
         self._on_broken = on_broken
+        self._on_turn = self.resume if on_turn is None else on_turn
         self._parts: deque[Part] = deque()
         self._position = 0
         self._borrowed: bytearray | None = None
@@ -96,13 +111,16 @@ class OutgoingQueue:
         self.paused = True
 
     def pump(self) -> None:
-        """Write pieces until the socket is full, a cold page has to be read, or nothing is left."""
+        """Write pieces until the socket is full, a cold page has to be read, others are to have their turn, or nothing is left."""
         while self._parts and not self.paused and not self._reading:
             run = self._gather()
             if run:
                 self._transport.writelines(run)
                 if not self.paused:
                     self._give_back()
+                    if len(run) >= PARTS_AT_ONCE and self._parts:
+                        self.paused = True
+                        asyncio.get_running_loop().call_soon(self._on_turn)
 
     def _gather(self) -> list[Buffer]:
         """The next write: ready bytes as they are, slices read into the borrowed buffer, about `CHUNK_BYTES` together.
@@ -111,7 +129,7 @@ class OutgoingQueue:
         """
         parts, run = self._parts, list[Buffer]()
         size = filled = 0
-        while parts and size < CHUNK_BYTES:
+        while parts and size < CHUNK_BYTES and len(run) < PARTS_AT_ONCE:
             part = parts[0]
             if not isinstance(part, FileSlice):
                 run.append(part)

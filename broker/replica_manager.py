@@ -22,7 +22,7 @@ from lowtide.broker.followed_partitions import FollowedPartitions
 from lowtide.broker.hosted_logs import HostedLogs
 from lowtide.broker.led_partitions import LedPartitions
 from lowtide.broker.replication_throttle import ReplicationThrottle
-from lowtide.broker.slices import SlicedWork
+from lowtide.broker.slices import RequestSlices, SlicedWork
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
@@ -88,6 +88,8 @@ class ReplicaManager:
         """Deletes that wait for our disk, by log start."""
         self.deletes = queue()
         """Deletes that wait for followers, by low watermark."""
+        self.slices = RequestSlices(loop, clock, log)
+        """For requests of very many partitions."""
         self.led = LedPartitions(self, clock, loop, lag_time_max_ms=lag_time_max_ms)
         self.log_manager = self._log_manager = log_manager
         log_manager.on_log_flushed = self._on_log_flushed

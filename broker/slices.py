@@ -15,6 +15,15 @@ ResponseT = TypeVar("ResponseT")
 SLICE_MS = 2
 """How long one slice may hold the loop; a step of the work that takes longer is not cut short."""
 
+PARTITIONS_AT_ONCE = 1_000
+"""A request of more partitions is worked on in slices: so many take some five milliseconds."""
+
+PARTITIONS_OF_A_STEP = 50
+"""A fifth of a millisecond's work."""
+
+PARTITIONS_IN_SLICES_MAX = 200_000
+"""Of all requests together that are worked on in slices, or that wait and were: some hundred megabytes."""
+
 
 def run_in_slices(loop: asyncio.AbstractEventLoop, clock: Clock, steps: Iterator[object], on_done: Callable[[], None]) -> None:
     """Take `steps` to their end, the first slice of them at once; then `on_done` is called. Whatever is ready runs between two slices."""
@@ -104,3 +113,49 @@ class SlicedWork:
     def _on_all_done(self) -> None:
         self._is_begun = False
         self._on_done()
+
+
+class RequestSlices:
+    """Requests of very many partitions, each worked on in slices; what they hold in memory together is bounded."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, log: Any) -> None:
+        """`log` is told of a request that raised."""
+        self._loop = loop
+        self._clock = clock
+        self._log = log
+        self._held = 0
+
+    def take(self, partitions: int) -> bool:
+        """Whether a request of so many may be held; then `give_back` is owed. Where not, its work is to be done at once."""
+        if self._held + partitions > PARTITIONS_IN_SLICES_MAX:
+            return False
+        self._held += partitions
+        return True
+
+    def give_back(self, partitions: int) -> None:
+        """A request of so many is answered, or nobody waits for its answer any more."""
+        self._held -= partitions
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
+        """Call `callback` when some time has passed."""
+        self._loop.call_later(delay_ms / 1000, callback)
+
+    def run(self, steps: Iterator[object], is_wanted: Callable[[], bool], on_failed: Callable[[], None]) -> None:
+        """Take `steps` to their end, beginning in the loop's next pass. They end early when `is_wanted` says so, asked before each slice.
+
+        An exception is a bug of ours: it is logged, and `on_failed` is called.
+        """
+        self._loop.call_soon(self._take_slice, steps, is_wanted, on_failed)
+
+    def _take_slice(self, steps: Iterator[object], is_wanted: Callable[[], bool], on_failed: Callable[[], None]) -> None:
+        if not is_wanted():
+            return
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
+        try:
+            for _step in steps:
+                if self._clock.monotonic_ms() >= until_ms:
+                    self._loop.call_soon(self._take_slice, steps, is_wanted, on_failed)
+                    return
+        except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
+            self._log.error("request failed", exc_info=error)
+            on_failed()

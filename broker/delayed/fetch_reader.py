@@ -79,13 +79,16 @@ class FetchReader:
         self._own_epoch = own_epoch
         self._monotonic_ms = monotonic_ms
 
-    def read(self, targets: Iterable[FetchTarget], rules: FetchRules, *, notes: bool = False) -> FetchOutcome:
+    def read(
+        self, targets: Iterable[FetchTarget], rules: FetchRules, *, notes: bool = False, begun: FetchOutcome | None = None
+    ) -> FetchOutcome:
         """Read in the order of `targets` until `maximum_bytes` are found; the first batch is whole, whatever the limits.
 
-        `notes`: a follower's positions are news; not so when the same fetch reads again.
+        `notes`: a follower's positions are news; not so when the same fetch reads again. `begun` is what was read of the targets before
+        these, and is returned with what is read now.
         """
-        outcome = FetchOutcome([], 0, False, 0)
-        left = rules.maximum_bytes
+        outcome = FetchOutcome([], 0, False, 0) if begun is None else begun
+        left = rules.maximum_bytes if begun is None else max(rules.maximum_bytes - begun.read_bytes, 0)
         for target in targets:
             partition = self.find(target, rules)
             if isinstance(partition, ErrorCode):

@@ -29,12 +29,14 @@ from lowtide.broker.authorizer import CLUSTER, Operation, topic
 from lowtide.broker.config_keys_cluster import RACK_AWARE_SELECTOR
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.delayed.fetch import READ_COMMITTED, DelayedFetch, FetchOutcome, FetchReader, FetchRules, respond
+from lowtide.broker.delayed.fetch import READ_COMMITTED, DelayedFetch, FetchOutcome, FetchReader, FetchRules, may_wait, respond
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.endpoints import MadeOnce, endpoints_for
 from lowtide.broker.fetch_session import CONSUMER, FetchPlan, FetchTarget, requested_targets
 from lowtide.broker.guards.fetching import GuardedFetchReader
 from lowtide.broker.pending import Pending
+from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.broker.slices import PARTITIONS_AT_ONCE
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -56,7 +58,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     readers = _Readers(broker)
     nothing_is_forbidden = broker.authorizer.allows_all
 
-    def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Pending[FetchResponse]:
+    def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Pending[FetchResponse]:  # noqa: PLR0911 - ways to answer
         version = context.api_version
         if not _is_sound(request):
             return _refuse(request, version, ErrorCode.INVALID_REQUEST)
@@ -82,12 +84,13 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             broker_epoch=broker_epoch,
             rack=request.rack_id if selects_replicas and replica_id < 0 else "",
         )
-        targets = list(plan.targets)
         if replica_id >= 0:
-            return handle_follower(readers.of_listener[context.connection.listener_name], plan, targets, rules, now_ms)
+            return handle_follower(readers.of_listener[context.connection.listener_name], plan, list(plan.targets), rules, now_ms)
         reader = readers.of_listener[context.connection.listener_name] if nothing_is_forbidden else readers.for_client(context)
-        if plan.incremental and plan.session is not None and replicas.is_fenced is not None and replicas.is_fenced():
-            targets = plan.session.visit_all()
+        must_visit_all = plan.incremental and replicas.is_fenced is not None and replicas.is_fenced()
+        targets = plan.session.visit_all() if must_visit_all and plan.session is not None else list(plan.targets)
+        if len(targets) > PARTITIONS_AT_ONCE:
+            return DelayedFetch(reader, replicas, plan, targets, rules, now_ms + rules.maximum_wait_ms).start_in_slices()
         outcome = reader.read(targets, rules)
         if not may_wait(plan, outcome, rules):
             return respond(plan, outcome, rules, reader)
@@ -101,6 +104,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         is_known = replicas.may_be_registered(rules.replica_id, rules.broker_epoch)
         if session is not None and not is_known:
             targets = session.visit_all()
+        if len(targets) > PARTITIONS_AT_ONCE:
+            settle = partial(_settle_follower, replicas, plan, rules, now_ms)
+            return DelayedFetch(reader, replicas, plan, targets, rules, now_ms).start_in_slices(settle, notes=True)
         outcome = reader.read(targets, rules, notes=True)
         if session is not None and is_known:
             session.times.last_ms = now_ms
@@ -113,6 +119,18 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
 
     return HandlerSpec(key=ApiKey.FETCH, handle=handle, sends_records=True)
+
+
+def _settle_follower(replicas: ReplicaManager, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome) -> int:
+    """A follower's fetch of many partitions is noted, all of it: from now on it counts for those too that the next doesn't name.
+
+    Returns until when it may wait.
+    """
+    if plan.session is not None and replicas.may_be_registered(rules.replica_id, rules.broker_epoch):
+        plan.session.times.last_ms = max(now_ms, plan.session.times.last_ms)
+    fetched = outcome.noted if plan.session is None else plan.session.followed_count
+    lacks_some = replicas.led.lacks_some(rules.replica_id, fetched, now_ms)
+    return now_ms + (min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms)
 
 
 class _Readers:
@@ -143,13 +161,6 @@ def _node_endpoints(metadata: MetadataSession, listener_name: str) -> list[NodeE
         NodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
         for broker_id, endpoint in endpoints_for(image, listener_name).items()
     ]
-
-
-def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
-    """Whether the answer may wait for more: what was read isn't enough, nothing of it is urgent, and there is something to wait for."""
-    if outcome.read_bytes >= rules.minimum_bytes or outcome.ends_wait or rules.maximum_wait_ms <= 0:
-        return False
-    return outcome.waitable > 0 or plan.has_idle
 
 
 def _is_sound(request: FetchRequest) -> bool:
