@@ -46,6 +46,23 @@ KEYS_OF_PROPOSALS = {  # KIP-47, KIP-68
     "retention.commitoffset.ms",
 }
 
+DELETION_KEYS = {
+    "cleanup.policy": "compact,delete",
+    "file.delete.delay.ms": "1000",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "log.retention.min.timestamp": "1000000000000",
+    "message.timestamp.type": "LogAppendTime",
+    "retention.bytes": "1000000000",
+    "retention.commitoffset.hours": "1",
+    "retention.commitoffset.minutes": "30",
+    "retention.commitoffset.ms": "1000",
+    "retention.ms": "86400000",
+    "segment.bytes": "2000000",
+    "segment.jitter.ms": "1000",
+    "segment.ms": "3600000",
+}
+
 
 @pytest.fixture(params=list(KINDS))
 def configurer(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Configurer:
@@ -97,6 +114,40 @@ def test_single_keys_are_set_appended_to_and_deleted(incremental: Configurer, to
     told = incremental.describe("TOPIC", topic)
     assert told["retention.ms"] == Described("604800000", "DEFAULT_CONFIG", is_read_only=False, is_sensitive=False)
     assert [told[key].value for key in ("segment.ms", "cleanup.policy")] == ["6000", "compact"]
+
+
+def test_every_key_about_deletion_is_set(incremental: Configurer, topic: str) -> None:
+    """Also those of KIP-47 and KIP-68, which no client has ever heard of; each is told as it was set, and taken back."""
+    incremental.alter("TOPIC", topic, {key: ("SET", value) for key, value in DELETION_KEYS.items()})
+    told = incremental.describe("TOPIC", topic)
+    assert {key: entry.value for key, entry in told.items() if entry.source == "DYNAMIC_TOPIC_CONFIG"} == DELETION_KEYS
+    incremental.alter("TOPIC", topic, dict.fromkeys(DELETION_KEYS, ("DELETE", "")))
+    told = incremental.describe("TOPIC", topic)
+    assert {told[key].source for key in DELETION_KEYS} == {"DEFAULT_CONFIG"}
+
+
+@pytest.mark.parametrize(
+    ("configs", "words"),
+    [
+        ({"retention.commitoffset.ms": "6000", "retention.ms": "5000"}, ["retention.commitoffset.ms=6000", "retention.ms=5000"]),
+        ({"retention.commitoffset.hours": "1", "retention.ms": "5000"}, ["retention.commitoffset.hours=1", "retention.ms=5000"]),
+        ({"log.retention.min.timestamp": "-1"}, ["log.retention.min.timestamp=-1"]),
+        ({"local.retention.ms": "1000"}, ["local.retention.ms=1000", "no tiered storage"]),
+        ({"remote.storage.enable": "true"}, ["remote.storage.enable=true", "no tiered storage"]),
+    ],
+)
+def test_deletion_that_cannot_be_is_refused_with_both_sides(
+    configs: dict[str, str], words: list[str], lowtide: SimpleNamespace, topic: str
+) -> None:
+    """When a topic is made, and when it is changed; the sentence reaches who asked."""
+    confluent = ConfluentConfigurer(lowtide.bootstrap)
+    with pytest.raises(KafkaException) as altered:
+        confluent.alter("TOPIC", topic, {key: ("SET", value) for key, value in configs.items()})
+    with pytest.raises(KafkaException) as made:
+        Confluent(lowtide.bootstrap).create_topic(f"{topic}-not", 1, configs)
+    for refusal in (altered, made):
+        assert all(word in str(refusal.value) for word in words), refusal.value
+    assert {entry.source for entry in confluent.describe("TOPIC", topic, list(configs)).values()} == {"DEFAULT_CONFIG"}
 
 
 @pytest.mark.parametrize("name", REPLACING)

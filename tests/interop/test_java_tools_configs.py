@@ -62,6 +62,32 @@ def test_a_topics_configuration_is_set_and_taken_back(tools: Tools) -> None:
     assert refused(tools, *topic, "--add-config", "retention.ms=soon").startswith("InvalidConfigurationException: ")
 
 
+def test_every_key_about_deletion_is_set_and_taken_back(tools: Tools) -> None:
+    """Also those of KIP-47 and KIP-68, which the tool has never heard of; a refusal names the keys that contradict each other."""
+    tools.run("kafka-topics", "--create", "--topic", "deleted")
+    topic = ("--entity-type", "topics", "--entity-name", "deleted")
+    wanted = {
+        "file.delete.delay.ms": "1000",
+        "local.retention.ms": "-2",
+        "log.retention.min.timestamp": "1000000000000",
+        "retention.bytes": "1000000000",
+        "retention.commitoffset.hours": "1",
+        "retention.commitoffset.minutes": "30",
+        "retention.commitoffset.ms": "1000",
+        "retention.ms": "86400000",
+        "segment.jitter.ms": "1000",
+        "segment.ms": "3600000",
+    }
+    alter(tools, *topic, "--add-config", ",".join(f"{key}={value}" for key, value in wanted.items()))
+    assert {key: value.split(" ")[0] for key, value in configs(tools, *topic).items()} == wanted
+    longer = refused(tools, *topic, "--add-config", "retention.commitoffset.ms=86400001")
+    assert "retention.commitoffset.ms=86400001" in longer
+    assert "retention.ms=86400000" in longer
+    assert "this broker has no tiered storage" in refused(tools, *topic, "--add-config", "local.retention.ms=5")
+    alter(tools, *topic, "--delete-config", ",".join(wanted))
+    assert configs(tools, *topic) == {}
+
+
 def test_brokers_are_configured_while_they_run(tools: Tools) -> None:
     """One broker's setting is stronger than that of all, and it takes effect: a batch that is too large now is refused."""
     one, every = ("--entity-type", "brokers", "--entity-name", "0"), ("--entity-type", "brokers", "--entity-default")
