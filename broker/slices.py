@@ -159,3 +159,11 @@ class RequestSlices:
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             self._log.error("request failed", exc_info=error)
             on_failed()
+
+
+def ask_in_slices(clock: Clock, log: Any, pending: Pending[Any], steps: Generator[None, None, bool]) -> None:
+    """Take steps that complete `pending`, or begin what does, and return True. For a client that goes no more are taken."""
+    taken = answer_in_slices(clock, log, steps)
+    if isinstance(taken, Pending):
+        pending.on_abandoned = taken.abandon
+        taken.listen(lambda done: None if done else pending.fail())

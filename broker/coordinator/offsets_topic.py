@@ -9,7 +9,9 @@ Sources: Kafka's `GroupCoordinatorService.partitionFor`, `AutoTopicCreationManag
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
+from operator import mul
 from typing import Final, Protocol
 
 from lowtide.broker.context import BrokerContext
@@ -34,6 +36,12 @@ _CREATE_TOPICS_VERSION: Final = 7
 """The version in which the controller is asked."""
 
 
+_UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+_HASH_BLOCK: Final = 256
+_FACTORS: Final = tuple(pow(31, power, 1 << 32) for power in range(_HASH_BLOCK, -1, -1))
+"""By which the value before a block and each unit in it count: a name may have 32,767 units, and a request thousands of names."""
+
+
 def java_hash(text: str) -> int:
     """Java's `String.hashCode`, without its sign as Kafka's `Utils.abs` does it.
 
@@ -41,9 +49,11 @@ def java_hash(text: str) -> int:
     (98629247, 1248849606)
     """
     value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(units), 2):
-        value = (value * 31 + (units[position] << 8 | units[position + 1])) & 0xFFFF_FFFF
+    units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
+    for start in range(0, len(units), _HASH_BLOCK):
+        block = units[start : start + _HASH_BLOCK]
+        factors = _FACTORS[-len(block) - 1 :]
+        value = (value * factors[0] + sum(map(mul, block, factors[1:]))) & 0xFFFF_FFFF
     signed = value - (1 << 32) if value & 0x8000_0000 else value
     return 0 if signed == -(1 << 31) else abs(signed)
 

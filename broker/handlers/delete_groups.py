@@ -9,6 +9,7 @@ KIPs: 229.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from lowtide.broker.connection import RequestContext
@@ -18,6 +19,7 @@ from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.shard import Shard
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -51,12 +53,18 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         if not names:
             return DeleteGroupsResponse(results=[])
         answer = _Answer(names)
-        for group_id in names:
-            shard = groups.find(group_id)
-            if isinstance(shard, ErrorCode):
-                answer.note(group_id, shard)
-            else:
-                groups.decide(shard, partial(delete, shard, group_id)).listen(partial(answer.note, group_id))
+
+        def ask() -> Generator[None, None, bool]:
+            for group_id in names:
+                shard = groups.find(group_id)
+                if isinstance(shard, ErrorCode):
+                    answer.note(group_id, shard)
+                else:
+                    groups.decide(shard, partial(delete, shard, group_id)).listen(partial(answer.note, group_id))
+                yield
+            return True
+
+        ask_in_slices(groups.broker.clock, groups.broker.log, answer.pending, ask())
         return answer.pending
 
     return HandlerSpec(key=ApiKey.DELETE_GROUPS, handle=handle)

@@ -13,10 +13,14 @@ KIPs: 345, 430, 1043.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState, Member
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
@@ -42,10 +46,16 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return _failed(group_id, ErrorCode.NONE, state=GroupState.DEAD.value, operations=operations)
         return _described(group, operations)
 
-    def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+    def steps(request: DescribeGroupsRequest, version: int) -> Generator[None, None, DescribeGroupsResponse]:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-        rows = [describe(group_id, context.api_version, operations) for group_id in dict.fromkeys(request.groups)]
+        rows = []
+        for group_id in dict.fromkeys(request.groups):
+            rows.append(describe(group_id, version, operations))
+            yield
         return DescribeGroupsResponse(groups=rows)
+
+    def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
+        return answer_in_slices(groups.broker.clock, groups.broker.log, steps(request, context.api_version))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_GROUPS, handle=handle)
 

@@ -2,7 +2,7 @@
 
 Behaviour: tells the broker that leads the partition of `__consumer_offsets` that a group belongs to, or of `__transaction_state` for a
 transactional id, at the address of the client's listener. The topic is made when a coordinator is first looked for; the answer then waits
-for it, where Kafka's has the client ask again. Keys that are named twice are answered twice.
+for it, where Kafka's has the client ask again. Keys that are named twice are answered twice. Many keys are looked for in slices.
 
 Version notes: v1 has key types, v4 many keys at once. v6 lets share groups be looked for, which aren't served.
 
@@ -14,14 +14,17 @@ KIPs: 98, 699, 932.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
+from typing import cast
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.endpoints import endpoint_of
-from lowtide.broker.pending import Pending, promised
+from lowtide.broker.pending import Pending, answer_of, promised
+from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -50,19 +53,26 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
             return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {found.broker_id} has no listener {listener_name}")
         return Coordinator(key=key, node_id=found.broker_id, host=listener.host, port=listener.port, error_code=ErrorCode.NONE)
 
-    def answer(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+    def steps(request: FindCoordinatorRequest, context: RequestContext) -> Generator[None, None, FindCoordinatorResponse]:
         version, listener_name = context.api_version, context.connection.listener_name
         if version >= _MANY_KEYS_SINCE:
-            rows = [find(key, request.key_type, version, listener_name) for key in request.coordinator_keys]
+            rows = []
+            for key in request.coordinator_keys:
+                rows.append(find(key, request.key_type, version, listener_name))
+                yield
             return FindCoordinatorResponse(coordinators=rows)
         row = find(request.key, request.key_type, version, listener_name)
         return FindCoordinatorResponse(
             error_code=row.error_code, error_message=row.error_message, node_id=row.node_id, host=row.host, port=row.port
         )
 
-    async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+    def answer(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
+        return answer_in_slices(groups.broker.clock, groups.broker.log, steps(request, context))
+
+    async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
         await topics[request.key_type].create()
-        return answer(request, context)
+        found = answer(request, context)
+        return await answer_of(cast("Pending[FindCoordinatorResponse | None]", found)) if isinstance(found, Pending) else found
 
     def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
         version = context.api_version

@@ -15,6 +15,7 @@ KIPs: 320, 447, 709, 848.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from lowtide.broker.connection import RequestContext
@@ -23,6 +24,7 @@ from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.shard import Shard
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitValue
@@ -67,14 +69,20 @@ class OffsetFetchHandler:
 
         if not wanted:
             return OffsetFetchResponse()
-        for index, group in enumerate(wanted):
-            shard = self._groups.find(group.group_id)
-            if isinstance(shard, ErrorCode):
-                answered(index, _failed(group, shard))
-            else:
-                answer = partial(self._answer, shard, group, version, request.require_stable)
-                about = self._groups.when_readable(shard, group.group_id, answer)
-                about.listen(partial(answered, index))
+
+        def ask() -> Generator[None, None, bool]:
+            for index, group in enumerate(wanted):
+                shard = self._groups.find(group.group_id)
+                if isinstance(shard, ErrorCode):
+                    answered(index, _failed(group, shard))
+                else:
+                    answer = partial(self._answer, shard, group, version, request.require_stable)
+                    about = self._groups.when_readable(shard, group.group_id, answer)
+                    about.listen(partial(answered, index))
+                yield
+            return True
+
+        ask_in_slices(self._groups.broker.clock, self._groups.broker.log, pending, ask())
         return pending
 
     def _answer(

@@ -12,7 +12,7 @@ import pytest
 
 from lowtide.broker.handlers import describe_producers
 from lowtide.broker.pending import Pending, answer_of
-from lowtide.broker.slices import SLICE_MS, answer_in_slices
+from lowtide.broker.slices import SLICE_MS, answer_in_slices, ask_in_slices
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse, DescribeProducersTopicRequest
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.producer_state import ProducerEntry
@@ -87,6 +87,39 @@ def test_a_bug_in_a_later_slice_is_reported_and_ends_the_request() -> None:
 def test_a_bug_in_the_first_slice_is_the_connections_to_report() -> None:
     with pytest.raises(RuntimeError, match="bug"):
         answer_in_slices(CountingClock(), Log(), steps([], 0, RuntimeError("bug")))
+
+
+def test_what_is_asked_in_slices_answers_when_the_last_of_it_does() -> None:
+    async def main(_loop: SimulatedLoop) -> None:
+        answer, taken = Pending[str](), list[int]()
+        ask_in_slices(CountingClock(), Log(), answer, asking(taken, 10, answer))
+        assert 0 < len(taken) < 10
+        assert await answer_of(answer) == "all"
+        assert len(taken) == 10
+
+    run_simulation(main, 1)
+
+
+def test_what_is_asked_in_slices_ends_with_its_client_and_with_a_bug() -> None:
+    async def main(_loop: SimulatedLoop) -> None:
+        answer, taken = Pending[str](), list[int]()
+        ask_in_slices(CountingClock(), Log(), answer, asking(taken, 10, answer))
+        answer.abandon()
+        await asyncio.sleep(1)
+        assert len(taken) < 10
+        log, bug = Log(), RuntimeError("bug")
+        answer = Pending()
+        ask_in_slices(CountingClock(), log, answer, asking([], 10, answer, bug))
+        assert await answer_of(answer) is None
+        assert log.errors == [bug]
+
+    run_simulation(main, 1)
+
+
+def asking(taken: list[int], count: int, answer: Pending[str], error: Exception | None = None) -> Generator[None, None, bool]:
+    yield from steps(taken, count, error)
+    answer.complete("all")
+    return True
 
 
 def test_very_many_producers_are_described_in_slices() -> None:

@@ -20,6 +20,16 @@ def test_letters_beyond_sixteen_bits_count_as_two():
     assert java_hash("\U0001f30a") == java_hash("\ud83c\udf0a") == 0xD83C * 31 + 0xDF0A
 
 
+@pytest.mark.parametrize("length", [1, 255, 256, 257, 512, 1000])
+def test_the_hash_of_a_long_name_is_javas(length: int):
+    """Which goes through it unit by unit: the hash of a name and one more unit."""
+    text = "gruppé\u4e00"[:1] + "gruppé\u4e00" * length
+    value = 0
+    for unit in text:
+        value = (value * 31 + ord(unit)) & 0xFFFF_FFFF
+    assert java_hash(text) == abs(value - (1 << 32) if value & 0x8000_0000 else value)
+
+
 def test_timers_ring_in_the_order_of_their_deadlines():
     timers: Timers[str] = Timers()
     timers.schedule("late", 30)
