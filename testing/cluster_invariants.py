@@ -96,6 +96,8 @@ class ClusterInvariants:
         self._replaced_s: dict[BrokerId, float] = {}
         self._voided_s: dict[Key, float] = {}
         self._dirty = True
+        """Whether all members must be looked at, or only those of these partitions:"""
+        self._touched: dict[Key, None] = {}
 
     # Each moment
 
@@ -125,6 +127,12 @@ class ClusterInvariants:
             for topic in self._shared.image.topics.values():
                 for number, state in enumerate(topic.partitions):
                     self._check_members(topic, number, state)
+        else:
+            for topic_id, number in self._touched:
+                known = self._shared.image.topic_by_id(topic_id)
+                if known is not None and number < len(known.partitions):
+                    self._check_members(known, number, known.partitions[number])
+        self._touched.clear()
 
     def replica(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> ReplicaWatch | None:
         """What is known of a replica, if anything was seen of it on its present disk."""
@@ -300,7 +308,7 @@ class ClusterInvariants:
 
     def _on_log(self, machine: Machine, watch: ReplicaWatch, log: Log) -> None:
         start, high_watermark, end = watch.seen = (log.log_start_offset, log.high_watermark, log.log_end_offset)
-        self._dirty = True
+        self._touched[log.topic_id, log.topic_partition.partition] = None
         if not start <= high_watermark <= end:
             self._violate(f"D6: {watch.name}: {log.describe()}")
         if start < watch.log_start and start != end:

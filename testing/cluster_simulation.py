@@ -52,7 +52,7 @@ STRIKES_MAX: Final = 40
 KINDS: Final = ("partitions", "groups", "transactions")
 """What clients do: those of partitions produce, read and delete, those of groups join and commit offsets."""
 
-COORDINATED_SHARE: Final = 0.15
+COORDINATED_SHARE: Final = 0.1
 """The share of runs with groups, and of those with transactions."""
 
 COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
@@ -151,10 +151,11 @@ class ClusterSimulation:
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         }
         settings |= self.versions
-        if "groups" in self.kinds:
-            settings |= GROUP_SETTINGS | {"offsets.topic.replication.factor": str(self.replication_factor)}
+        factor = str(self.replication_factor)
+        if self.kinds != ("partitions",):
+            settings |= GROUP_SETTINGS | {"offsets.topic.replication.factor": factor}
         if "transactions" in self.kinds:
-            settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": str(self.replication_factor)}
+            settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
         if self.flushes:
             settings |= {"log.flush.interval.messages": "1"}
         if self.unclean:

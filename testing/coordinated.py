@@ -48,7 +48,7 @@ class Coordinated:
                 await self.step()
             except OSError:
                 self.counts["lost"] += 1
-                self._coordinator = None
+                self.forget_coordinator()
                 await asyncio.sleep(_RETRY_S)
             except HistoryError as error:
                 self.client.chronicle.violate(str(error))
@@ -60,18 +60,27 @@ class Coordinated:
         """One thing. Errors: OSError, HistoryError."""
         raise NotImplementedError
 
-    async def ask(self, request: Any, version: int, *, timeout_ms: int) -> Any:
-        """Ask the coordinator. Errors: OSError when there is none, or no answer."""
+    def forget_coordinator(self) -> None:
+        """Another broker may be it."""
+        self._coordinator = None
+
+    def note_moved(self, code: int) -> None:
+        """An answer may say that another broker is the coordinator."""
+        if code in MOVED:
+            self.forget_coordinator()
+
+    async def ask(self, request: Any, version: int, *, timeout_ms: int, must_answer: bool | None = None) -> Any:
+        """Ask the coordinator; that of a group must answer in time. Errors: OSError when there is none, or no answer."""
         if self._coordinator is None:
             self._coordinator = await self._find()
-        return await self.client.ask(self._coordinator, request, version, timeout_ms=timeout_ms, must_answer=self._key_type == GROUP)
+        must = self._key_type == GROUP if must_answer is None else must_answer
+        return await self.client.ask(self._coordinator, request, version, timeout_ms=timeout_ms, must_answer=must)
 
     def has(self, what: str, code: int, expected: frozenset[ErrorCode] = frozenset()) -> bool:
         """Whether an answer was a success. Errors: HistoryError for one that is none, and neither `expected` nor worth another try."""
         self.counts[f"{what} {ErrorCode(code).name}"] += 1
-        if code in MOVED:
-            self._coordinator = None
-        elif code != ErrorCode.NONE and code not in COMES_AGAIN and code not in expected:
+        self.note_moved(code)
+        if code != ErrorCode.NONE and code not in COMES_AGAIN | expected:
             raise HistoryError(f"{self.key}: {what} answered {ErrorCode(code).name}")
         return code == ErrorCode.NONE
 

@@ -17,12 +17,13 @@ from lowtide.testing import cluster_end, transaction_end
 from lowtide.testing.coordinated import Coordinated
 from lowtide.testing.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
 from lowtide.testing.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
+from lowtide.testing.transformer import Transformer
 
 if TYPE_CHECKING:
     from lowtide.testing.cluster_simulation import ClusterSimulation
 
 WORK_TOPIC: Final = "work"
-"""Its partitions are shared out among the members of groups; nobody writes to them."""
+"""Its partitions are shared out among the members of groups, and are read by transformers as it were; nobody writes to them."""
 
 WORK_PARTITIONS: Final = 3
 GROUP_PARTITIONS: Final = int(GROUP_SETTINGS["offsets.topic.num.partitions"])
@@ -31,6 +32,9 @@ LEDGER_TOPIC: Final = "ledger"
 """What transactions write to."""
 
 LEDGER_PARTITIONS: Final = 2
+SOURCES: Final = 2
+"""Partitions of the topic of work that transformers read, as it were."""
+
 TRANSACTION_PARTITIONS: Final = int(TRANSACTION_SETTINGS["transaction.state.log.num.partitions"])
 
 STABLE_WITHIN_S: Final = 15.0
@@ -55,6 +59,7 @@ class CoordinatorWork:
         self.ledger: TransactionLoad | None = None
         if transactions:
             self.ledger = TransactionLoad(LEDGER_TOPIC, LEDGER_PARTITIONS, cluster.client, Random(random.getrandbits(64)), self.counts)
+            self.ledger.sources = dict.fromkeys(range(SOURCES), WORK_TOPIC)
 
     def _group(self, group_id: str) -> GroupLoad:
         load = GroupLoad(group_id, WORK_TOPIC, WORK_PARTITIONS, self._cluster.client, Random(self._random.getrandbits(64)), self.counts)
@@ -63,8 +68,8 @@ class CoordinatorWork:
 
     def topics(self) -> dict[str, int]:
         """The topics that are made at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
-        made = {WORK_TOPIC: WORK_PARTITIONS} if self.groups else {}
-        if self.groups and self._random.random() < 0.5:  # noqa: PLR2004
+        made = {WORK_TOPIC: WORK_PARTITIONS} if self.groups or self.ledger is not None else {}
+        if made and self._random.random() < 0.5:  # noqa: PLR2004
             made[GROUP_TOPIC] = GROUP_PARTITIONS
         if self.ledger is not None:
             made[LEDGER_TOPIC] = LEDGER_PARTITIONS
@@ -79,7 +84,11 @@ class CoordinatorWork:
             members = self._crowd.make_members((None, None, "one", self._random.choice((None, "two"))))
             actors += [*members, *self._single.make_committers(), self._crowd.make_fetcher(), self._single.make_fetcher()]
         if self.ledger is not None:
-            actors += [*self.ledger.make_producers(("shared", "shared", "own", "other")), *self.ledger.make_readers()]
+            actors += [*self.ledger.make_producers(("shared", "shared", "own")), *self.ledger.make_readers()]
+            actors += [
+                Transformer(self.ledger, self._cluster.client(f"transf {index}"), Random(self._random.getrandbits(64)), WORK_TOPIC, source)
+                for index, source in enumerate((0, 0, 1))
+            ]
         return actors
 
     def on_void(self, topic: str, number: int) -> None:
@@ -87,7 +96,7 @@ class CoordinatorWork:
         for load in self.groups:
             if topic == GROUP_TOPIC and number == java_hash(load.group_id) % GROUP_PARTITIONS:
                 load.history.void()
-        if self.ledger is not None and topic in {LEDGER_TOPIC, TRANSACTION_TOPIC}:
+        if self.ledger is not None and topic in {LEDGER_TOPIC, TRANSACTION_TOPIC, GROUP_TOPIC}:
             self.ledger.history.void()
 
     # The end
@@ -96,13 +105,27 @@ class CoordinatorWork:
         """G6: when all is well, members are soon in one generation, and every partition has an owner. Errors: HistoryError."""
         for load in self.groups:
             load.is_calm = True
-        loads = [load for load in self.groups if load.members and self._can_be_coordinated(load)]
-        await cluster_end.until(
-            self._cluster,
-            lambda: all(load.is_stable for load in loads),
-            "all members are in one generation: " + ", ".join(load.group_id for load in loads),
-            STABLE_WITHIN_S,
-        )
+        for load in self.groups:
+            if load.members and self._can_be_coordinated(load):
+                await self._until_stable(load)
+                await self._lose_a_member(load)
+                await self._until_stable(load)
+
+    async def _until_stable(self, load: GroupLoad) -> None:
+        what = f"all members of group {load.group_id} are in one generation"
+        await cluster_end.until(self._cluster, lambda: load.is_stable, what, STABLE_WITHIN_S)
+
+    async def _lose_a_member(self, load: GroupLoad) -> None:
+        """A member is gone for good, and its coordinator dies: whoever coordinates the group next must find that out."""
+        cluster = self._cluster
+        self._random.choice(load.members).is_gone = True
+        state = cluster.partition(GROUP_TOPIC, java_hash(load.group_id) % GROUP_PARTITIONS)
+        machine = next((machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None)
+        if machine is not None:
+            cluster.kill(machine)
+            await cluster.sleep(0.0, 0.5)
+            cluster.start(machine)
+            await cluster.until_up(machine)
 
     async def check_end(self) -> None:
         """G3: all that was committed with an acknowledgement is told. T2, T4: see `transaction_end`. Errors: HistoryError."""

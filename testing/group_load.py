@@ -96,8 +96,9 @@ class GroupLoad:
     @property
     def is_stable(self) -> bool:
         """Whether all members are in one generation, and each partition has an owner."""
-        owned = [partition for member in self.members for partition in member.partitions]
-        return len({member.generation_id for member in self.members}) == 1 and sorted(owned) == list(range(self.partitions))
+        members = [member for member in self.members if not member.is_gone]
+        owned = [partition for member in members for partition in member.partitions]
+        return len({member.generation_id for member in members}) == 1 and sorted(owned) == list(range(self.partitions))
 
     def _client(self, name: str) -> ClusterClient:
         return self._make_client(f"{self.group_id} {name}")
@@ -186,14 +187,25 @@ class GroupMember(GroupClient):
         super().__init__(load, client, random)
         self.partitions: list[int] = []
         self.generation_id = -1
+        self.is_gone = False
+        """It never comes back, and hasn't said so."""
+        self._busy_in = -1
+        """A generation that it stays in, though it shows that it lives."""
         self._instance = instance
         self._member_id = ""
         self._join_version = random.choice((5, 7, 9)) if instance is not None else random.choice((2, 3, 5, 9))
 
     async def step(self) -> None:
-        if self.generation_id < 0:
+        if self.is_gone:
+            self.client.close()
+        elif self.generation_id < 0:
             await self._join()
-            return
+        else:
+            await self._work()
+
+    # In a generation
+
+    async def _work(self) -> None:
         chance = self.random.random()
         if self.load.is_calm or chance < 0.5:  # noqa: PLR2004
             await self._heartbeat()
@@ -207,18 +219,28 @@ class GroupMember(GroupClient):
         else:
             await self._die()
 
-    # In a generation
-
     async def _heartbeat(self) -> None:
         request = HeartbeatRequest(
             group_id=self.key, generation_id=self.generation_id, member_id=self._member_id, group_instance_id=self._instance
         )
         answer = await self.ask(request, 3 if self._instance is not None else self.random.choice((0, 2, 4)), timeout_ms=0)
         if not self.has("Heartbeat", answer.error_code, _OUT | _BEHIND):
+            if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS and self._is_busy():
+                return
             self._on_error(answer.error_code)
+
+    def _is_busy(self) -> bool:
+        """Whether it goes on with what it does instead of joining again: till all is calm, or it is out."""
+        if self._busy_in != self.generation_id and self.random.random() < 0.15:  # noqa: PLR2004
+            self._busy_in = self.generation_id
+        return self._busy_in == self.generation_id and not self.load.is_calm
 
     async def _commit(self) -> None:
         partition = self.random.choice(self.partitions)
+        if self.random.random() < 0.1:  # noqa: PLR2004 - a request of the generation before, that was long on its way
+            late = await self.commit(partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id - 1)
+            self.has("late OffsetCommit", late, _OUT | _BEHIND | _NOT_YET_THERE)
+            return
         code = await self.commit(partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id)
         if not self.has("OffsetCommit", code, _OUT | _BEHIND | _NOT_YET_THERE):
             self._on_error(code)

@@ -1,4 +1,4 @@
-"""The end of a run with transactions: none is left open (T4), and all that is committed is read back (T2, T6)."""
+"""The end of a run with transactions: none is left open (T4), and all that is committed is read back (T2, T6, T7)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.coordinator.marker_sender import TIMEOUT_MS as MARKER_TIMEOUT_MS
+from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC
 from lowtide.broker.coordinator.transaction_service import TRANSACTION_TOPIC
 from lowtide.protocol.types import Offset
+from lowtide.runtime.random import Random
 from lowtide.testing import cluster_end
 from lowtide.testing.transaction_load import TRANSACTION_TIMEOUT_MS, TransactionLoad
+from lowtide.testing.transformer import StableOffsets, check_transformed, fetch_end
 
 if TYPE_CHECKING:
     from lowtide.testing.cluster_simulation import ClusterSimulation
@@ -25,7 +28,7 @@ _LOOK_S: Final = 0.05
 async def check_end(cluster: ClusterSimulation, load: TransactionLoad) -> None:
     """See the module. What nobody can be asked for any more isn't judged. Errors: HistoryError."""
     image = cluster.shared.image
-    for topic in (load.topic, TRANSACTION_TOPIC):
+    for topic in (load.topic, TRANSACTION_TOPIC, GROUP_TOPIC):
         if topic in image.topics and not all(
             cluster_end.can_be_led(cluster, topic, number) for number in range(len(image.topics[topic].partitions))
         ):
@@ -41,6 +44,24 @@ async def check_end(cluster: ClusterSimulation, load: TransactionLoad) -> None:
     for number in range(load.partitions):
         found[number] = await _read_all(cluster, load, number)
     load.history.check_end(found)
+    if not load.history.is_void:
+        await _check_transformed(cluster, load, found)
+
+
+async def _check_transformed(
+    cluster: ClusterSimulation, load: TransactionLoad, found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]
+) -> None:
+    for source, topic in load.sources.items():
+        client = load.make_client(f"source {source} at the end")
+        offsets = StableOffsets(topic, client, Random(cluster.random.getrandbits(64)), load.counts)
+        end = await fetch_end(offsets, source, within_s=READ_WITHIN_S)
+        client.close()
+        if end is None:
+            cluster.chronicle.violate(f"T4: the offset of source {source} isn't stable within {READ_WITHIN_S} s")
+            cluster.chronicle.raise_violation()
+            return
+        load.counts["transformed"] += end
+        check_transformed(found, source, end)
 
 
 def _is_stable(cluster: ClusterSimulation, load: TransactionLoad, number: int) -> bool:

@@ -36,7 +36,7 @@ TRANSACTION_SETTINGS: Final = {"transaction.state.log.num.partitions": "2"}
 _ANSWER_MS: Final = 3000
 """A request is given up after so long. That is less than brokers may take, which wait for each other up to half a minute."""
 
-_HASTE: Final = 0.3
+_HASTE: Final = 0.4
 _ADD_VERSION: Final = 3
 _FETCH_VERSION: Final = 12
 _FETCH_BYTES: Final = 1 << 20
@@ -60,6 +60,8 @@ class TransactionLoad:
         self.topic = topic
         self.partitions = partitions
         self.history = TransactionHistory()
+        self.sources: dict[int, str] = {}
+        """The partitions that transformers read, with their topic."""
         self.counts = counts
         self._make_client = make_client
         self._random = random
@@ -78,6 +80,10 @@ class TransactionLoad:
     def make_reader(self, number: int) -> CommittedReader:
         """One."""
         return CommittedReader(self, number, self._make_client(f"committed {number}"), self._source())
+
+    def make_client(self, name: str) -> ClusterClient:
+        """One more."""
+        return self._make_client(name)
 
     def _source(self) -> Random:
         return Random(self._random.getrandbits(64))

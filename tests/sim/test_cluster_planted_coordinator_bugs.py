@@ -13,8 +13,10 @@ import pytest
 
 from lowtide.broker.coordinator import groups, membership, rebalancing, runtime
 from lowtide.broker.coordinator.classic_group import ClassicGroup
+from lowtide.broker.coordinator.committed_offsets import CommittedOffsets
 from lowtide.broker.coordinator.groups import Groups
 from lowtide.broker.coordinator.marker_sender import MarkerSender
+from lowtide.broker.coordinator.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.rebalancing import Rebalancing
 from lowtide.broker.coordinator.runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.service import GroupCoordinator
@@ -140,6 +142,26 @@ def offsets_told_before_committed(patch: Patch) -> None:
 # Transactions
 
 
+def pending_offsets_are_told(patch: Patch) -> None:
+    """An offset counts as soon as it is kept in a transaction, though that may be aborted."""
+
+    def apply_pending(self: Any, _producer_id: int, key: Any, value: Any, _offset: int) -> None:
+        self.apply(key, value)
+
+    patch.setattr(CommittedOffsets, "apply_pending", apply_pending)
+
+
+def unstable_offsets_are_told(patch: Patch) -> None:
+    """Who wants stable offsets is told those from before a transaction that is being committed."""
+    patch.setattr(PendingOffsets, "has", lambda *_: False)
+
+
+def offsets_of_aborted_ones_count(patch: Patch) -> None:
+    """Offsets in a transaction are kept however it ends."""
+    original = CommittedOffsets.end_transaction
+    patch.setattr(CommittedOffsets, "end_transaction", lambda self, producer_id, **_: original(self, producer_id, is_commit=True))
+
+
 def markers_before_the_end_is_committed(patch: Patch) -> None:
     """Partitions are told of an end that another coordinator may not know of, and then decide otherwise."""
     original = Transactions._keep
@@ -214,6 +236,9 @@ PLANTS = [
     (silence_is_borne_after_a_load, "groups", 0),
     (who_does_not_join_is_waited_for, "groups", 0),
     (offsets_told_before_committed, "groups", 0),
+    (pending_offsets_are_told, "transactions", 0),
+    (unstable_offsets_are_told, "transactions", 0),
+    (offsets_of_aborted_ones_count, "transactions", 0),
     (markers_before_the_end_is_committed, "transactions", 1),
     (told_once, "transactions", 7),
     (ends_are_not_gone_on_with, "transactions", 9),
