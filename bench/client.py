@@ -12,7 +12,11 @@ from lowtide.protocol.headers import read_response_header
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.create_topics import CreateTopicsRequest
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
+from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
+from lowtide.protocol.messages.join_group import JoinGroupRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsRequest
+from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest
+from lowtide.protocol.messages.sync_group import SyncGroupRequest
 
 from .errors import BenchError
 from .frames import VERSIONS, request_frame
@@ -25,6 +29,10 @@ _SETUP_VERSIONS = VERSIONS | {
     _KEYS[CreateTopicsRequest]: 2,
     _KEYS[DeleteTopicsRequest]: 1,
     _KEYS[ListOffsetsRequest]: 1,
+    _KEYS[FindCoordinatorRequest]: 1,
+    _KEYS[JoinGroupRequest]: 3,
+    _KEYS[SyncGroupRequest]: 1,
+    _KEYS[OffsetFetchRequest]: 1,
 }
 _SIZE_BYTES = 4
 _LIMIT_S = 120.0

@@ -26,6 +26,7 @@ from lowtide.protocol.messages.delete_records import (
 )
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from lowtide.protocol.messages.offset_commit import OffsetCommitResponse, OffsetCommitResponsePartition, OffsetCommitResponseTopic
 from lowtide.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -36,7 +37,7 @@ from lowtide.protocol.messages.produce import (
 )
 from lowtide.protocol.records import build_batch
 
-VERSIONS = {ApiKey.PRODUCE: 3, ApiKey.FETCH: 4, ApiKey.METADATA: 4, ApiKey.DELETE_RECORDS: 0}
+VERSIONS = {ApiKey.PRODUCE: 3, ApiKey.FETCH: 4, ApiKey.METADATA: 4, ApiKey.DELETE_RECORDS: 0, ApiKey.OFFSET_COMMIT: 2}
 """Versions of the requests that are sent under load."""
 
 CLIENT_ID = "bench"
@@ -105,6 +106,16 @@ def delete_error_position(topic: str) -> int:
     def answer(error: int) -> bytes:
         row = DeleteRecordsPartitionResult(partition_index=0, low_watermark=0, error_code=error)
         return response_frame(DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name=topic, partitions=[row])]))
+
+    return first_difference(answer)
+
+
+def commit_error_position(topic: str, partitions: int) -> int:
+    """Where the first partition's error code stands in the answer to an OffsetCommit of a topic's first partitions."""
+
+    def answer(error: int) -> bytes:
+        rows = [OffsetCommitResponsePartition(partition_index=number, error_code=0 if number else error) for number in range(partitions)]
+        return response_frame(OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name=topic, partitions=rows)]))
 
     return first_difference(answer)
 

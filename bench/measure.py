@@ -39,6 +39,12 @@ class Amounts:
     bytes_before_kill: int = 1024 * MEBIBYTE
     connections: int = 2000
     failovers: int = 10
+    rebalances: int = 1000
+    commits: int = 20_000
+    """Requests, of ten offsets each."""
+
+    committing_groups: int = 20
+    transactions: int = 500
     idle_s: float = 3.0
     settle_s: float = 0.5
     """A pause where a broker may have something to finish that isn't to be measured."""
@@ -57,6 +63,10 @@ TINY = Amounts(
     bytes_before_kill=3 * MEBIBYTE,
     connections=20,
     failovers=1,
+    rebalances=3,
+    commits=20,
+    committing_groups=2,
+    transactions=3,
     idle_s=0.05,
     settle_s=0.0,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import deletes, failures, kcat, lifetimes, loads
+from . import deletes, failures, groups, kcat, lifetimes, loads
 from .measure import Workload
 
 _LIFETIMES = lifetimes.WORKLOADS
@@ -12,6 +12,7 @@ WORKLOADS: dict[str, Workload] = {
     **loads.WORKLOADS,
     **kcat.WORKLOADS,
     **deletes.WORKLOADS,
+    **groups.WORKLOADS,
     "connections": _LIFETIMES["connections"],
     "partitions": _LIFETIMES["partitions"],
     "kill": _LIFETIMES["kill"],

@@ -21,7 +21,22 @@ from lowtide.testing.etcd import missing
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
 STARTED_ONLY = {"start", "kill"}
-WORKLOADS = {"start", "batches", "single", "closed", "metadata", "kcat", "delete", "deletemany", "connections", "partitions", "kill"}
+WORKLOADS = {
+    "start",
+    "batches",
+    "single",
+    "closed",
+    "metadata",
+    "kcat",
+    "delete",
+    "deletemany",
+    "rebalance",
+    "commits",
+    "transactions",
+    "connections",
+    "partitions",
+    "kill",
+}
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
