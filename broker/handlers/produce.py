@@ -79,6 +79,7 @@ class SlowBatch(msgspec.Struct):
     version: int
     now_ms: int
     acks: int
+    transactional_id: str | None
     placeholder: PartitionProduceResponse
     question: Question | None = None
     """What the transaction's coordinator is to be asked first; `guard` says whether it still holds then."""
@@ -218,7 +219,14 @@ class ProduceHandler:
             if pending.done:
                 return
             try:
-                rows[id(batch.placeholder)] = self._append_slow(batch, outcome)
+                row = self._append_slow(batch, outcome)
+                if self._slow:  # Checked, and found to be of a transaction whose coordinator has to be asked.
+                    asked = self._slow.pop()
+                    asked.placeholder = batch.placeholder
+                    assert asked.question is not None
+                    self._verifier.ask(asked.question, partial(on_verified, asked))
+                    return
+                rows[id(batch.placeholder)] = row
                 waits.extend(self._waits)
                 self._waits = []
                 if len(rows) == len(slow):
@@ -253,7 +261,7 @@ class ProduceHandler:
             return self._refuse_transaction(batch, outcome)
         assert outcome is not None, "rules without haste always come to a result"
         index = batch.placeholder.index
-        self._acks = batch.acks
+        self._acks, self._transactional_id = batch.acks, batch.transactional_id
         found = self._replicas.find(batch.topic, index)
         if found is not batch.partition:
             return self._misdirect(index, found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -317,7 +325,17 @@ class ProduceHandler:
         if batch is None:
             placeholder = _failed(index, ErrorCode.NONE)
             return self._put_off(
-                SlowBatch(topic, partition, bytes(records), rules.without_haste(), version, now_ms, self._acks, placeholder)
+                SlowBatch(
+                    topic,
+                    partition,
+                    bytes(records),
+                    rules.without_haste(),
+                    version,
+                    now_ms,
+                    self._acks,
+                    self._transactional_id,
+                    placeholder,
+                )
             )
         if isinstance(batch, Rejection):
             return _rejected(index, partition, batch)
@@ -350,7 +368,8 @@ class ProduceHandler:
     ) -> PartitionProduceResponse | None:
         """None if a batch may be appended, as far as its transaction goes, or else what to answer for now."""
         key, state = partition.topic_partition, partition.log.producer_state
-        if state.is_in_transaction(batch.producer_id, batch.producer_epoch) or not self._verifier.is_wanted:
+        adds = version >= _ADDS_SINCE
+        if state.is_in_transaction(batch.producer_id, batch.producer_epoch) or not (adds or self._verifier.is_wanted):
             return None
         if guard is not None:
             # A marker that came while the coordinator was asked has taken it away: the transaction that it knew is over.
@@ -358,7 +377,6 @@ class ProduceHandler:
             return None if holds else _failed(key.partition, ErrorCode.INVALID_TXN_STATE)
         if self._transactional_id is None:
             return _failed(key.partition, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        adds = version >= _ADDS_SINCE
         question = Question(self._transactional_id, batch.producer_id, batch.producer_epoch, key, adds)
         answer = self._verifier.answer_now(question)
         if answer is not None:
@@ -372,6 +390,7 @@ class ProduceHandler:
             version,
             now_ms,
             self._acks,
+            self._transactional_id,
             _failed(key.partition, ErrorCode.NONE),
             question,
             state.verifications.setdefault(batch.producer_id, object()),
