@@ -1,4 +1,7 @@
-"""A broker that is killed at any moment, and coordinates and leads: a transaction is in all of its partitions or in none, none hangs."""
+"""A broker that is killed at any moment, and coordinates and leads: a transaction is in all of its partitions or in none, none hangs.
+
+Each transaction commits an offset of a group, too, its number: what the group has committed is always that of the last one that counts.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,20 @@ import random
 from pathlib import Path
 
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from lowtide.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from lowtide.protocol.messages.end_txn import EndTxnRequest
+from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
+from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from lowtide.protocol.records import build_batch, iterate_batches, iterate_records, read_control_record
 from lowtide.testing.client import WireClient
 
@@ -25,14 +35,18 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 SEED = int(os.environ.get("SEED", "7"))
 LIFE_S = (0.1, 0.5)
 TOPIC, PARTITIONS = "moved", 3
-NAMES = ["first", "second"]
-SETTINGS = ("transaction.state.log.num.partitions=3", "auto.create.topics.enable=false")
-INIT_VERSION, ADD_VERSION, PRODUCE_VERSION, END_VERSION, FETCH_VERSION = 4, 3, 9, 3, 11
+SETTINGS = ("transaction.state.log.num.partitions=3", "offsets.topic.num.partitions=2", "auto.create.topics.enable=false")
+INIT_VERSION, ADD_VERSION, FETCH_VERSION, OFFSET_FETCH_VERSION = 4, 3, 11, 7
 NONE = ErrorCode.NONE
 
 
+COMES_AGAIN = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
+
+
 class Writer:
-    """One transactional id's client. Transactions have numbers, which are their records."""
+    """One transactional id's client. Transactions have numbers, which are their records, and the offsets that they commit."""
+
+    produce_version, commit_version, end_version = 9, 3, 3
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,28 +58,42 @@ class Writer:
         """Write transactions until the connection breaks; whatever the life before left open is ended first."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, EOFError):
             client = await broker.connect()
-            identity = await self.begin(client)
-            sequence = 0
+            await self.begin(client)
             while True:
                 self.number += 1
-                await self.write(client, identity, sequence)
-                sequence += 1
+                await self.write(client)
 
-    async def begin(self, client: WireClient) -> tuple[int, int]:
+    async def begin(self, client: WireClient) -> None:
+        """Take the place of the life before."""
         while True:
-            await client.request(FindCoordinatorRequest(key_type=1, coordinator_keys=[self.name]), 4)
+            for kind in (0, 1):
+                await client.request(FindCoordinatorRequest(key_type=kind, coordinator_keys=[self.name]), 4)
             answer = await client.request(InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=60_000), INIT_VERSION)
             if answer.error_code == NONE:
-                return answer.producer_id, answer.producer_epoch
+                self.producer_id, self.epoch, self.sequence = answer.producer_id, answer.producer_epoch, 0
+                return
             await asyncio.sleep(0.02)
 
-    async def write(self, client: WireClient, identity: tuple[int, int], sequence: int) -> None:
-        producer_id, epoch = identity
+    async def write(self, client: WireClient) -> None:
+        """One transaction."""
+        value = f"{self.name} {self.number}"
+        await self.announce(client)
+        await self.produce(client, value)
+        await self.commit_offset(client)
+        is_commit = self.number % 4 != 0
+        end = EndTxnRequest(transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=is_commit)
+        ended = await client.request(end, self.end_version)
+        assert ended.error_code == NONE, ended
+        (self.committed if is_commit else self.aborted).add(value)
+        self.on_ended(ended)
+
+    async def announce(self, client: WireClient) -> None:
+        """Say what the transaction is going to write to."""
         topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=list(range(PARTITIONS)))]
         add = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
-            v3_and_below_producer_id=producer_id,
-            v3_and_below_producer_epoch=epoch,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=topics,
         )
         while True:
@@ -73,25 +101,76 @@ class Writer:
             codes = {row.partition_error_code for topic in added.results_by_topic_v3_and_below for row in topic.results_by_partition}
             if codes == {NONE}:
                 break
-            assert codes == {ErrorCode.CONCURRENT_TRANSACTIONS}, codes
-        value = f"{self.name} {self.number}"
+            assert codes <= COMES_AGAIN, codes
+        group = AddOffsetsToTxnRequest(
+            transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, group_id=self.name
+        )
+        assert (await client.request(group, ADD_VERSION)).error_code == NONE
+
+    async def produce(self, client: WireClient, value: str) -> None:
+        """One record for each partition; what was refused for a while is sent again."""
         records = build_batch(
             [(1, None, value.encode(), ())],
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequence,
             is_transactional=True,
         )
-        rows = [PartitionProduceData(index=number, records=records) for number in range(PARTITIONS)]
-        topic = TopicProduceData(name=TOPIC, partition_data=rows)
-        produced = await client.request(
-            ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=1000, topic_data=[topic]), PRODUCE_VERSION
+        left = list(range(PARTITIONS))
+        while left:
+            topic = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=number, records=records) for number in left])
+            request = ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=1000, topic_data=[topic])
+            rows = (await client.request(request, self.produce_version)).responses[0].partition_responses
+            assert {row.error_code for row in rows} <= COMES_AGAIN | {NONE}, rows
+            left = [row.index for row in rows if row.error_code != NONE]
+        self.sequence += 1
+
+    async def commit_offset(self, client: WireClient) -> None:
+        """The number of the transaction, in the transaction."""
+        row = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=self.number, committed_metadata=None)
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=self.name,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[row])],
         )
-        assert {row.error_code for row in produced.responses[0].partition_responses} == {NONE}, produced
-        is_commit = self.number % 4 != 0
-        end = EndTxnRequest(transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=is_commit)
-        assert (await client.request(end, END_VERSION)).error_code == NONE
-        (self.committed if is_commit else self.aborted).add(value)
+        while True:
+            error = (await client.request(request, self.commit_version)).topics[0].partitions[0].error_code
+            if error == NONE:
+                return
+            assert error in COMES_AGAIN, error
+
+    def on_ended(self, ended: EndTxnResponse) -> None:
+        """Go on with the same epoch."""
+
+    async def offset(self, client: WireClient) -> int:
+        """What its group has committed, as soon as no transaction can change it."""
+        request = OffsetFetchRequest(
+            group_id=self.name, topics=[OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])], require_stable=True
+        )
+        deadline = asyncio.get_running_loop().time() + 20
+        while True:
+            answer = await client.request(request, OFFSET_FETCH_VERSION)
+            row = answer.topics[0].partitions[0] if answer.error_code == NONE else None
+            if row is not None and row.error_code == NONE:
+                return row.committed_offset
+            assert asyncio.get_running_loop().time() < deadline, f"offsets of {self.name} stay unstable: {answer}"
+            await asyncio.sleep(0.05)
+
+
+class BumpingWriter(Writer):
+    """One that has an epoch for each transaction, and announces nothing (KIP-890)."""
+
+    produce_version, commit_version, end_version = 12, 5, 5
+
+    async def announce(self, client: WireClient) -> None:
+        """Nothing: what is written adds itself."""
+
+    def on_ended(self, ended: EndTxnResponse) -> None:
+        """Go on with the epoch that was answered."""
+        assert (ended.producer_id, ended.producer_epoch) != (self.producer_id, self.epoch)
+        self.producer_id, self.epoch, self.sequence = ended.producer_id, ended.producer_epoch, 0
 
 
 async def read(client: WireClient, partition: int) -> list[str]:
@@ -124,7 +203,7 @@ async def read(client: WireClient, partition: int) -> list[str]:
 
 async def test_transactions_are_whole_after_sigkill(tmp_path: Path) -> None:
     rng = random.Random(SEED)
-    writers = [Writer(name) for name in NAMES]
+    writers = [Writer("first"), Writer("second"), BumpingWriter("third")]
     for life in range(ROUNDS):
         async with ServeProcess(tmp_path, *SETTINGS) as broker:
             if life == 0:
@@ -141,6 +220,7 @@ async def test_transactions_are_whole_after_sigkill(tmp_path: Path) -> None:
         for writer in writers:
             await writer.begin(client)
         found = [await read(client, number) for number in range(PARTITIONS)]
+        offsets = {writer.name: await writer.offset(client) for writer in writers}
         assert broker.faults == []
     for values in found:
         assert len(values) == len(set(values)), "read twice"
@@ -148,4 +228,7 @@ async def test_transactions_are_whole_after_sigkill(tmp_path: Path) -> None:
         for writer in writers:
             assert writer.committed <= set(values)
             assert not writer.aborted & set(values)
+    for writer in writers:
+        last = max(int(value.split()[1]) for value in found[0] if value.startswith(writer.name))
+        assert offsets[writer.name] == last, "records and offsets of a transaction don't go together"
     assert all(len(writer.committed) > ROUNDS for writer in writers)
