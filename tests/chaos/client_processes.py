@@ -19,6 +19,8 @@ from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 END_LIMIT_S = 30.0
+"""Longer than any program here takes for its last requests while a broker is away."""
+
 LOOK_AGAIN_S = 0.05
 
 
@@ -56,8 +58,11 @@ class ClientProcess:
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:
-        """SIGTERM, which a program takes for its end; returns the exit code."""
-        return await self._end(signal.SIGTERM)
+        """SIGTERM, which a program takes for its end; returns the exit code. One whose library can't come to an end is killed."""
+        try:
+            return await self._end(signal.SIGTERM)
+        except TimeoutError:
+            return await self._end(signal.SIGKILL)
 
     async def _end(self, number: int) -> int:
         process = self._process
@@ -66,8 +71,9 @@ class ClientProcess:
             process.send_signal(number)
         async with asyncio.timeout(END_LIMIT_S):
             code = await process.wait()
-            for task in self._reading:
-                await task
+            await asyncio.wait(self._reading)
+        for task in self._reading:
+            task.result()
         return code
 
     async def _read_told(self) -> None:

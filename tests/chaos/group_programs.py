@@ -191,7 +191,7 @@ def writer(bootstrap: str, story: Story) -> None:
         producer.produce(TOPIC, b"%d" % number, partition=number % PARTITIONS)
         producer.poll(0)
         number += 1
-    sys.exit(producer.flush(60))
+    sys.exit(producer.flush(20))
 
 
 PROGRAMS: dict[str, Callable[[str, Story], None]] = {
