@@ -1,20 +1,26 @@
-"""ListTransactions: v0-v1.
+"""ListTransactions: v0-v2.
 
-Behaviour: tells the transactional ids that this broker coordinates, with state and producer.
+Behaviour: tells the transactional ids that this broker coordinates, with state and producer. They are gone through in slices.
 
-Version notes: v1 looks for transactions that have been open for long.
+Version notes: v1 looks for transactions that have been open for long, v2 for names that match a pattern of RE2's as a whole; an empty one
+matches all.
 
-Errors: COORDINATOR_LOAD_IN_PROGRESS. States that there aren't are named in the answer.
+Errors: COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION. States that there aren't are named in the answer.
 
-KIPs: 664, 994.
+KIPs: 664, 994, 1152.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.subscription_patterns import NamePattern, PatternError
 from lowtide.broker.coordinator.transaction import STATE_NAMES, Transaction
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_transactions import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
@@ -23,20 +29,35 @@ from lowtide.protocol.messages.list_transactions import ListedTransaction, ListT
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
     """The handler over the transactions of a broker."""
 
-    def handle(request: ListTransactionsRequest, _context: RequestContext) -> ListTransactionsResponse:
+    def handle(request: ListTransactionsRequest, _context: RequestContext) -> ListTransactionsResponse | Pending[ListTransactionsResponse]:
         shards = transactions.loaded()
         if isinstance(shards, ErrorCode):
             return ListTransactionsResponse(error_code=shards)
         names = set(STATE_NAMES.values())
         unknown = [state for state in dict.fromkeys(request.state_filters) if state not in names]
         states = [state for state in request.state_filters if state in names]
-        rows: list[ListedTransaction] = []
-        if states or not request.state_filters:
+        try:
+            pattern = NamePattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
+        except PatternError:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        response = ListTransactionsResponse(error_code=ErrorCode.NONE, unknown_state_filters=unknown)
+        if request.state_filters and not states:
+            return response
+
+        def work() -> Generator[None, None, ListTransactionsResponse]:
             now_ms = transactions.broker.clock.wall_ms()
             for shard in shards:
                 listed = shard.groups.list(states, request.producer_id_filters, request.duration_filter, now_ms)
-                rows.extend(map(_row, listed))
-        return ListTransactionsResponse(error_code=ErrorCode.NONE, unknown_state_filters=unknown, transaction_states=rows)
+                if pattern is not None:
+                    matching = set((yield from pattern.matching([found.transactional_id for found in listed])))
+                    listed = [found for found in listed if found.transactional_id in matching]
+                response.transaction_states.extend(map(_row, listed))
+                if shard.unloaded:
+                    response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                yield
+            return response
+
+        return answer_in_slices(transactions.broker.clock, transactions.broker.log, work())
 
     return HandlerSpec(key=ApiKey.LIST_TRANSACTIONS, handle=handle)
 

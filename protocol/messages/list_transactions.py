@@ -1,6 +1,6 @@
-"""ListTransactions (key 66): the transactional ids of one coordinator (KIP-664, KIP-994).
+"""ListTransactions (key 66): the transactional ids of one coordinator (KIP-664, KIP-994, KIP-1152).
 
-Field by field this is Kafka's ListTransactionsRequest/Response up to version 1; version 2 has patterns of names (KIP-1152).
+Field by field this is Kafka's ListTransactionsRequest/Response.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Versions
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, String, Versions
 
 
 class ListTransactionsRequest(ApiMessage, kw_only=True):
-    """Which ones: in these states, of these producers, open for longer than this; without a filter, all."""
+    """Which ones: in these states, of these producers, open for longer than this, with such a name; without a filter, all."""
 
-    VERSIONS: ClassVar = Versions("0-1")
+    VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")
 
     state_filters: list[String]
     producer_id_filters: list[Int64]
     duration_filter: Annotated[Int64, Versions("1+")] = -1
+    transactional_id_pattern: Annotated[String | None, Versions("2+"), Nullable("2+")] = None
 
 
 class ListedTransaction(Message, kw_only=True):
@@ -34,7 +35,7 @@ class ListedTransaction(Message, kw_only=True):
 class ListTransactionsResponse(ApiMessage, kw_only=True):
     """What was found, and filters that mean nothing here."""
 
-    VERSIONS: ClassVar = Versions("0-1")
+    VERSIONS: ClassVar = Versions("0-2")
     FLEXIBLE: ClassVar = Versions("0+")
 
     throttle_time_ms: Int32 = 0
