@@ -8,7 +8,7 @@ parked, a few later requests of the same connection are executed too (`PARKED_PR
 round trip; any other parked request stops the reading, and so does a client that doesn't take its answers. One in the slow lane
 (`slow_lane`) executes nothing in its callback, but a frame when it is given a turn.
 
-Invariant: a view of received bytes is never used after the callback that brought them returned.
+Invariant: a view of received bytes is never used after the callback that brought them returned, but for one of a mapped frame.
 """
 
 from __future__ import annotations

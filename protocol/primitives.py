@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import io
 import struct
+from mmap import mmap
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 import construct
@@ -35,7 +36,7 @@ else:
     AnyConstruct = construct.Construct
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""What is decoded. A memoryview should span the whole of its bytes or bytearray: of a part, all but the records is copied first."""
+"""What is decoded. A memoryview should span the whole of its bytes, bytearray or mapping: what it shows of a part is copied first."""
 
 STRING_BYTES_MAX = 32_767
 """Most UTF-8 bytes of a string: what an int16 can count; Kafka applies it to compact strings too."""
@@ -56,10 +57,10 @@ RecordsLike: TypeAlias = bytes | bytearray | memoryview | SizedRecords
 """A decoded message holds a memoryview into the frame; to be encoded it may be anything of known size."""
 
 
-def spanned(view: memoryview) -> bytes | bytearray:
+def spanned(view: memoryview) -> bytes | bytearray | mmap:
     """The object that `view` shows, for one can take text from that and cannot from a view; a copy when it shows only a part."""
     target = view.obj
-    if isinstance(target, bytes | bytearray) and len(target) == view.nbytes and view.c_contiguous:
+    if isinstance(target, bytes | bytearray | mmap) and len(target) == view.nbytes and view.c_contiguous:
         return target
     return bytes(view)
 

@@ -1,10 +1,10 @@
 """Produce: v3-v13, advertised from v0.
 
 Behaviour: validates the one batch of each partition, appends it and answers its base offset. With acks=0 nothing is answered; an
-error then closes the connection. A batch that takes long to check (many records, much behind its compression) is checked by the worker,
-and so is what is left of a request of many batches that takes long together; the connection waits meanwhile, and others are served. Of a
-partition named twice the last batch counts. acks=1 is answered when the batch is in the log, acks=all when all in-sync replicas have it,
-both when it is flushed if that is due (`flush.messages`); the only replica of a partition is all of them.
+error then closes the connection. A batch that takes long to check (large, many records, much behind its compression) is checked by the
+worker, and what is left of a request of many batches that takes long together is appended in slices; the connection waits meanwhile, and
+others are served. Of a partition named twice the last batch counts. acks=1 is answered when the batch is in the log, acks=all when all
+in-sync replicas have it, both when it is flushed if that is due (`flush.messages`); the only replica of a partition is all of them.
 
 Version notes: v0-v2 are advertised because old librdkafka looks for them before it compresses (KAFKA-18659), and are refused. zstd
 needs v7. v8 names records that were refused. v9 is flexible. v10 tells the current leader (KIP-951). v11 knows TRANSACTION_ABORTABLE. v12
@@ -21,16 +21,16 @@ KIPs: 98, 467, 516, 890, 951.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
-
-import msgspec
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.coordinator.verification import Question, TransactionVerifier, told_to_producer
 from lowtide.broker.delayed.produce import DelayedProduce, ProduceWait
+from lowtide.broker.delayed.slow_batches import LARGE_BYTES, Rest, SlowBatch, keep, kept
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.endpoints import endpoints_for
 from lowtide.broker.pending import NO_ANSWER, Pending
@@ -51,7 +51,7 @@ from lowtide.protocol.messages.produce import (
 from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, TopicId
 from lowtide.replication.partition import Partition
-from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.validator import Rejection, ValidatedBatch, validate_produce
 
 _ZSTD_SINCE = 7
 _CURRENT_LEADER_SINCE = 10
@@ -63,31 +63,10 @@ _QUICK_BYTES = 64 << 10
 """A batch of a transaction that waited for its coordinator is checked in the loop if it isn't larger."""
 
 SLOW_BYTES_MAX = 64 << 20
-"""Copies of batches that wait for the worker."""
+"""What is kept of requests that wait for the worker, or are worked on in slices; beyond it the loop is held, for memory must not grow."""
 
 REQUEST_MS = 5
-"""How long one request is worked on at a time: what follows then is left to the worker, whatever it is."""
-
-
-class SlowBatch(msgspec.Struct):
-    """A batch that the worker checks; `placeholder` stands in the answer until then."""
-
-    topic: str
-    partition: Partition
-    records: bytes
-    rules: ValidationRules
-    version: int
-    now_ms: int
-    acks: int
-    transactional_id: str | None
-    placeholder: PartitionProduceResponse
-    question: Question | None = None
-    """What the transaction's coordinator is to be asked first; `guard` says whether it still holds then."""
-    guard: object | None = None
-
-    def check(self) -> ValidatedBatch | Rejection | None:
-        """In the worker: touches nothing but the bytes."""
-        return validate_produce(self.records, self.rules, self.now_ms)
+"""How long one request is worked on at a time; what is left then is done in slices."""
 
 
 class CurrentLeaders:
@@ -140,7 +119,9 @@ class ProduceHandler:
         self._slow: list[SlowBatch] = []
         """What of the request at hand the worker has to check; empty between requests."""
         self._slow_bytes = 0
-        """What the worker has, or is to get, of all requests."""
+        """What is kept of all requests that wait for the worker, or are worked on in slices."""
+        self._rest: list[Rest] = []
+        """What of the request at hand is to be done in slices; empty between requests."""
         self._ends_ms = 0
         """When the request at hand has taken long, on the monotonic clock; 0 for one that has a single batch."""
 
@@ -159,6 +140,8 @@ class ProduceHandler:
         except BaseException:
             self._forget_request()
             raise
+        if self._rest:
+            return self._handle_in_slices(request, responses, context, now_ms)
         if self._slow:
             return self._handle_slowly(request, responses, context)
         if request.acks != 0:
@@ -168,9 +151,59 @@ class ProduceHandler:
 
     def _forget_request(self) -> None:
         """It has failed inside: nothing of it may be taken for a part of the next one."""
-        self._waits.clear()
-        self._slow_bytes -= sum(len(batch.records) for batch in self._slow)
-        self._slow.clear()
+        self._waits, self._rest = [], []
+        self._slow_bytes -= sum(batch.kept_bytes for batch in self._slow)
+        self._slow = []
+
+    def _handle_in_slices(
+        self, request: ProduceRequest, responses: list[TopicProduceResponse], context: RequestContext, now_ms: int
+    ) -> Pending[ProduceResponse]:
+        """Append what is left, others between two slices, and answer. Its client need not be there any more: it was received whole."""
+        rest, self._rest = self._rest, []
+        slow, self._slow = self._slow, []
+        waits, self._waits = self._waits, []
+        misdirected = self._misdirected
+        kept_bytes = keep(rest) if self._slow_bytes <= SLOW_BYTES_MAX else 0
+        self._slow_bytes += kept_bytes
+        pending: Pending[ProduceResponse] = Pending(holds_connection=True)
+
+        def steps() -> Iterator[None]:
+            nonlocal misdirected, kept_bytes
+            for left in rest:
+                for row in left.rows:
+                    self._acks, self._misdirected, self._transactional_id = request.acks, misdirected, request.transactional_id
+                    left.results.append(self._append(left.topic, row.index, row.records, context.api_version, now_ms))
+                    row.records = None
+                    misdirected = self._misdirected
+                    if self._waits or self._slow:
+                        waits.extend(self._waits)
+                        slow.extend(self._slow)
+                        self._waits, self._slow = [], []
+                    yield
+            self._slow_bytes, kept_bytes = self._slow_bytes - kept_bytes, 0
+            self._waits, self._slow, self._misdirected = waits, slow, misdirected
+            if slow:
+                answer: Any = self._handle_slowly(request, responses, context)
+            elif request.acks != 0:
+                answer = self._answer(ProduceResponse(responses=responses), request.timeout_ms, context)
+            else:
+                self._answer_nothing(responses, context)
+                answer = NO_ANSWER
+            yield
+            _pass_on(answer, pending)
+
+        def fail() -> None:
+            self._slow_bytes -= kept_bytes
+            self._slow = self._slow or slow
+            self._forget_request()
+            pending.fail()
+
+        if kept_bytes:
+            self._replicas.slices.run(steps(), lambda: True, fail)
+        else:
+            for _ in steps():
+                pass
+        return pending
 
     def _answer_nothing(self, responses: list[TopicProduceResponse], context: RequestContext) -> None:
         self._waits.clear()
@@ -208,14 +241,10 @@ class ProduceHandler:
                 self._answer_nothing(responses, context)
             else:
                 answer = self._answer(ProduceResponse(responses=responses), request.timeout_ms, context)
-            if isinstance(answer, Pending):
-                pending.on_abandoned = answer.abandon
-                answer.listen(pending.complete)
-            else:
-                pending.complete(answer)
+            _pass_on(answer, pending)
 
         def on_checked(batch: SlowBatch, outcome: Any) -> None:
-            self._slow_bytes -= len(batch.records)
+            self._slow_bytes -= batch.kept_bytes
             if pending.done:
                 return
             try:
@@ -277,7 +306,8 @@ class ProduceHandler:
         """Leave a batch to the worker; where that has enough to do the check holds the loop, for memory must not grow without end."""
         if self._slow_bytes > SLOW_BYTES_MAX:
             return self._append_slow(batch, batch.check())
-        self._slow_bytes += len(batch.records)
+        batch.records, batch.kept_bytes = kept(batch.records)
+        self._slow_bytes += batch.kept_bytes
         self._slow.append(batch)
         return batch.placeholder
 
@@ -294,7 +324,10 @@ class ProduceHandler:
             results = [_failed(row.index, ErrorCode.UNKNOWN_TOPIC_ID) for row in rows]
         else:
             results = []
-            for row in rows:
+            for position, row in enumerate(rows):
+                if self._ends_ms and (self._rest or self._clock.monotonic_ms() >= self._ends_ms):
+                    self._rest.append(Rest(name, rows[position:], results))
+                    break
                 results.append(self._append(name, row.index, row.records, version, now_ms))
         return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
 
@@ -320,21 +353,13 @@ class ProduceHandler:
             return _failed(index, ErrorCode.NOT_ENOUGH_REPLICAS)
         rules = partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = checked
-        if batch is None and not (self._ends_ms and records and self._clock.monotonic_ms() >= self._ends_ms):
+        if batch is None and (records is None or not LARGE_BYTES < len(records) <= rules.max_message_bytes):
             batch = validate_produce(records, rules, now_ms)
         if batch is None:
             placeholder = _failed(index, ErrorCode.NONE)
             return self._put_off(
                 SlowBatch(
-                    topic,
-                    partition,
-                    bytes(records),
-                    rules.without_haste(),
-                    version,
-                    now_ms,
-                    self._acks,
-                    self._transactional_id,
-                    placeholder,
+                    topic, partition, records, rules.without_haste(), version, now_ms, self._acks, self._transactional_id, placeholder
                 )
             )
         if isinstance(batch, Rejection):
@@ -385,7 +410,7 @@ class ProduceHandler:
         waits = SlowBatch(
             key.topic,
             partition,
-            bytes(records),
+            records,
             (partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd).without_haste(),
             version,
             now_ms,
@@ -409,6 +434,15 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
     """The handler over a broker's state."""
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
     return HandlerSpec(key=ApiKey.PRODUCE, handle=ProduceHandler(broker, verifier).handle, advertised_minimum=0)
+
+
+def _pass_on(answer: ProduceResponse | Pending[ProduceResponse], pending: Pending[ProduceResponse]) -> None:
+    """Have `pending` answered with what another promise gives, or with an answer that is there."""
+    if isinstance(answer, Pending):
+        pending.on_abandoned = answer.abandon
+        answer.listen(pending.complete)
+    else:
+        pending.complete(answer)
 
 
 def _once_each(topics: list[TopicProduceData]) -> list[TopicProduceData]:

@@ -16,7 +16,7 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from lowtide.testing.client import WireClient
 
-from .test_slow_produce import PARTITIONS, SMALL, World, produce, rows, simulate
+from .test_slow_produce import PARTITIONS, SMALL, PassingTime, World, produce, rows, simulate
 
 VERSION = 12
 
@@ -67,17 +67,6 @@ async def one_record_each(world: World) -> WireClient:
     client = await world.connect()
     assert rows(await client.request(produce(*[SMALL] * PARTITIONS), 9)) == [(ErrorCode.NONE, 0)] * PARTITIONS
     return client
-
-
-class PassingTime:
-    """The loop as slices see it: between two of them a moment passes, in which others come."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.call_later = loop.call_later
-
-    def call_soon(self, callback: Any, *arguments: Any) -> None:
-        self._loop.call_later(0.002, callback, *arguments)
 
 
 def let_time_pass(world: World) -> None:

@@ -7,18 +7,26 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
+from mmap import mmap
 from typing import Any
 
+import pytest
+
 from lowtide.broker.config import load_config
+from lowtide.broker.handlers import produce as produce_handler
+from lowtide.broker.handlers.produce import ProduceHandler
 from lowtide.broker.lifecycle import Broker, Ports
 from lowtide.broker.logs import quiet_logger
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
+from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import build_batch
+from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import QUICK_BYTES, QUICK_RECORDS
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
@@ -50,6 +58,17 @@ class SteppedWorker:
     def step(self) -> None:
         work, on_done = self.waiting.popleft()
         on_done(work())
+
+
+class PassingTime:
+    """The loop as slices see it: between two of them a moment passes, in which others come."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.call_later = loop.call_later
+
+    def call_soon(self, callback: Any, *arguments: Any) -> None:
+        self._loop.call_later(0.002, callback, *arguments)
 
 
 class SlowClock(SimulatedClock):
@@ -186,8 +205,6 @@ def test_who_wants_no_answer_gets_none_and_is_appended_all_the_same() -> None:
 
 def test_a_topic_that_is_deleted_meanwhile_is_told() -> None:
     async def run(world: World) -> None:
-        from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-
         client, other = await world.connect(), await world.connect()
         answer = client.send(produce(MANY), 9)
         await asyncio.sleep(1)
@@ -239,18 +256,176 @@ def test_of_a_partition_that_a_request_names_twice_the_last_batch_counts_whereve
     simulate(run)
 
 
-def test_what_is_left_of_a_request_that_takes_long_is_checked_by_the_worker() -> None:
-    """Each batch may be quick, and all of them together slow."""
+async def begun(world: World, client: WireClient, acks: int = -1) -> Any:
+    """A request of many quick batches, of which some are appended, and others are left."""
+    world.clock.look_costs_ms = 1
+    answer = client.send(produce(*[SMALL] * PARTITIONS, acks=acks), 9, expect_answer=acks != 0)
+    while not ends(world)[0]:
+        await asyncio.sleep(0.001)
+    world.clock.look_costs_ms = 0
+    assert not ends(world)[-1]
+    return answer
+
+
+def ends(world: World) -> list[int]:
+    assert world.broker is not None
+    logs = world.broker.log_manager.logs
+    return [logs[TopicPartition("t", index)].log_end_offset for index in range(PARTITIONS)]
+
+
+def let_time_pass(world: World) -> None:
+    """Between two slices a moment passes."""
+    assert world.broker is not None
+    assert world.broker.replicas is not None
+    world.broker.replicas.slices._loop = PassingTime(world.loop)  # type: ignore[assignment]
+
+
+def test_what_is_left_of_a_request_that_takes_long_is_appended_in_slices() -> None:
+    """Each batch may be quick, and all of them together slow. Others are served meanwhile; the connection keeps its order."""
+
+    async def run(world: World) -> None:
+        client, other = await world.connect(), await world.connect()
+        let_time_pass(world)
+        answer = await begun(world, client)
+        behind = client.send(produce(SMALL), 9)
+        assert rows(await other.request(produce(SMALL), 9)) == [(ErrorCode.NONE, 1)]
+        assert not answer.done()
+        assert not behind.done()
+        assert rows(await answer) == [(ErrorCode.NONE, 0)] * PARTITIONS
+        assert rows(await behind) == [(ErrorCode.NONE, 2)]
+        assert not world.worker.waiting
+        assert kept_bytes(world) == 0
+
+    simulate(run)
+
+
+def kept_bytes(world: World) -> int:
+    """Of requests under way."""
+    assert world.broker is not None
+    assert world.broker._host is not None
+    route = world.broker._host.routes[(ApiKey.PRODUCE, 9)]
+    assert route is not None
+    handler = route.handle.__self__  # type: ignore[attr-defined]
+    assert isinstance(handler, ProduceHandler)
+    return handler._slow_bytes
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_what_is_left_is_appended_though_its_client_has_gone(acks: int) -> None:
+    """It was received whole."""
 
     async def run(world: World) -> None:
         client = await world.connect()
+        let_time_pass(world)
+        answer = await begun(world, client, acks)
+        assert kept_bytes(world) > 0
+        assert world.broker is not None
+        assert world.broker._host is not None
+        world.broker._host.abort_connections()
+        if acks:
+            with pytest.raises(ConnectionError):
+                await answer
+        await asyncio.sleep(1)
+        assert ends(world) == [1] * PARTITIONS
+        assert kept_bytes(world) == 0
+
+    simulate(run)
+
+
+def test_what_is_left_for_a_topic_that_is_deleted_meanwhile_is_told() -> None:
+    async def run(world: World) -> None:
+        client, other = await world.connect(), await world.connect()
+        let_time_pass(world)
+        answer = await begun(world, client)
+        deletion = other.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=60_000), 6)
         world.clock.look_costs_ms = 1
-        answer = client.send(produce(*[SMALL] * PARTITIONS), 9)
+        errors = [error for error, _ in rows(await answer)]
+        assert errors[0] == ErrorCode.NONE
+        assert errors[-1] in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        world.worker.close()
+        await deletion
+        assert kept_bytes(world) == 0
+
+    simulate(run)
+
+
+def test_what_is_left_when_the_broker_is_fenced_is_refused() -> None:
+    async def run(world: World) -> None:
+        client = await world.connect()
+        let_time_pass(world)
+        answer = await begun(world, client)
+        assert world.broker is not None
+        assert world.broker.replicas is not None
+        world.broker.replicas.is_fenced = lambda: True
+        assert rows(await answer)[-1] == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert ends(world)[-1] == 0
+
+    simulate(run)
+
+
+def test_what_is_left_at_a_stop_is_not_appended_to_closed_logs() -> None:
+    async def run(world: World) -> None:
+        client = await world.connect()
+        let_time_pass(world)
+        answer = await begun(world, client)
+        assert world.broker is not None
+        logs = list(world.broker.log_manager.logs.values())
+        await world.broker.stop()
+        assert rows(await answer)[0] == (ErrorCode.NONE, 0)
+        assert not any(log.offline for log in logs)
+        assert ".kafka_cleanshutdown" in world.filesystem.listdir("/data")
+
+    simulate(run)
+
+
+def test_slow_batches_among_what_is_left_go_to_the_worker() -> None:
+    async def run(world: World) -> None:
+        client = await world.connect()
+        world.clock.look_costs_ms = 1
+        answer = client.send(produce(*[SMALL] * 50, MANY), 9)
         await asyncio.sleep(1)
         assert not answer.done()
-        assert 0 < len(world.worker.waiting) < PARTITIONS
-        world.clock.look_costs_ms = 0
+        assert len(world.worker.waiting) == 1
+        world.worker.step()
+        assert rows(await answer) == [(ErrorCode.NONE, 0)] * 51
+        assert kept_bytes(world) == 0
+
+    simulate(run)
+
+
+def test_where_much_is_kept_the_loop_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory must not grow with the number of clients."""
+    monkeypatch.setattr(produce_handler, "SLOW_BYTES_MAX", -1)
+
+    async def run(world: World) -> None:
+        client = await world.connect()
+        let_time_pass(world)
+        world.clock.look_costs_ms = 1
+        assert rows(await client.request(produce(*[SMALL] * PARTITIONS), 9)) == [(ErrorCode.NONE, 0)] * PARTITIONS
+        assert kept_bytes(world) == 0
+
+    simulate(run)
+
+
+def test_a_large_frame_is_not_copied_and_a_large_batch_is_checked_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame of more than a megabyte is mapped for its request alone. A batch that is too large for its topic is refused at once."""
+    monkeypatch.setattr(produce_handler, "LARGE_BYTES", 300_000)
+    large = build_batch([(1, None, random.Random(5).randbytes(400_000), ())])
+    too_large = build_batch([(1, None, bytes(1_100_000), ())])
+
+    async def run(world: World) -> None:
+        client = await world.connect()
+        answer = client.send(produce(large, too_large, SMALL), 9)
+        await asyncio.sleep(1)
+        (work, _on_done) = world.worker.waiting[0]
+        assert isinstance(work.__self__.records.obj, mmap)  # type: ignore[attr-defined]
+        assert kept_bytes(world) > 1_500_000, "all of the frame is kept by a part of it"
+        other = await world.connect()
+        others = other.send(produce(b"", large, *[bytes(900_000)] * 2), 9)  # Another frame as large.
+        await asyncio.sleep(1)
         world.worker.close()
-        assert rows(await answer) == [(ErrorCode.NONE, 0)] * PARTITIONS
+        await others
+        assert rows(await answer) == [(ErrorCode.NONE, 0), (ErrorCode.MESSAGE_TOO_LARGE, -1), (ErrorCode.NONE, 0)]
+        assert kept_bytes(world) == 0
 
     simulate(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from mmap import mmap
 
 import construct
 import pytest
@@ -104,3 +105,5 @@ def test_a_view_of_the_whole_is_not_copied() -> None:
     assert spanned(view[1:]) == b"bcd"
     assert spanned(view[::-1]) == b"dcba"
     assert spanned(memoryview(io.BytesIO(b"xy").getbuffer())) == b"xy"
+    mapping = mmap(-1, 3)
+    assert spanned(memoryview(mapping)) is mapping, "a large frame is mapped"
