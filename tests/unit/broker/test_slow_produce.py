@@ -88,10 +88,19 @@ class World:
         self.worker = SteppedWorker()
         self.clock = SlowClock(loop)
         self.filesystem = MemoryFileSystem(random.Random(1))
+        self.disk = MemoryDisk()
         self.broker: Broker | None = None
 
     async def start(self) -> None:
-        loop, filesystem, disk = self.loop, self.filesystem, MemoryDisk()
+        """A broker with a topic."""
+        await self.serve()
+        client = await self.connect()
+        topic = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
+        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+
+    async def serve(self) -> None:
+        """Run a broker on what is on the disk."""
+        loop, filesystem, disk = self.loop, self.filesystem, self.disk
 
         async def open_store(_directory: str) -> MemoryStore:
             return MemoryStore(disk, clock=self.clock, random=random.Random(2), loop=loop)
@@ -115,9 +124,6 @@ class World:
 
         loop.start_node(HOST).spawn(serve())
         await started
-        client = await self.connect()
-        topic = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
-        await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
 
     async def connect(self) -> WireClient:
         return await WireClient.connect(HOST, PORT)
