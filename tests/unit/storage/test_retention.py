@@ -183,7 +183,7 @@ def test_what_is_kept_costs_nothing(kept: int) -> None:
     assert times.asked == [0, 1, 2, 3]
 
 
-def naive(segments: list[FakeSegment], offsets: RetentionOffsets, config: LogConfig) -> list[tuple[str, int]]:
+def naive(segments: list[FakeSegment], offsets: RetentionOffsets, config: LogConfig, now_ms: int = NOW_MS) -> list[tuple[str, int]]:
     """Each segment that goes, by its reason and base offset: the rules said again, over records, one deletion at a time."""
     records = [
         (segment.base_offset + number, segment.base_offset, timestamp)
@@ -200,7 +200,7 @@ def naive(segments: list[FakeSegment], offsets: RetentionOffsets, config: LogCon
             here = [(offset, timestamp) for offset, base, timestamp in records if base == oldest.base_offset]
             end = left[1].base_offset if len(left) > 1 else offsets.log_end_offset
             newest = max((timestamp for _, timestamp in here), default=-1)
-            age = NOW_MS - (newest if newest >= 0 else oldest.written_ms)
+            age = now_ms - (newest if newest >= 0 else oldest.written_ms)
             uncommitted = any(offset >= offsets.high_watermark for offset, _ in here) or end > offsets.high_watermark
             if uncommitted or (len(left) == 1 and not here):
                 break
