@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.config_apis import MAX_VERSION_PREFIX, api_of, max_version_key
+from lowtide.broker.config_groups import check_consumer_groups
 from lowtide.broker.config_key import ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
 from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config_keys_groups import GROUP_KEYS
@@ -152,6 +153,7 @@ def load_config(
 def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str) -> BrokerConfig:
     """Resolve synonyms, check what keys say of each other, and give the values their types."""
     check_follower_fetches(values)
+    check_consumer_groups(values)
     defaults = topic_defaults(values)
     if not any(each.source in (DYNAMIC_BROKER, DYNAMIC_DEFAULT) for each in given.values()):
         # What is set later was checked then; a broker that was started on something else shortens the time.

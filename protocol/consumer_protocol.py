@@ -1,22 +1,41 @@
 """What consumers say to each other inside JoinGroup and SyncGroup, as far as a coordinator has to know it.
 
-A subscription is `version int16 | topics: count int32, then strings | user data | ...`. Every version begins so, and nothing behind the
-topics is read. Source: Kafka's ConsumerProtocolSubscription and `ConsumerProtocol`.
+A subscription is `version int16 | topics: count int32, then strings | user data | ...`. Every version begins so, and for a classic group
+nothing behind the topics is read. A member of the classic protocol in a group whose partitions the broker assigns is read whole, and gets
+an assignment: `version int16 | topics with partitions | user data`. A version above 3 is read as 3, and what it has more is left aside.
+Source: Kafka's ConsumerProtocolSubscription, ConsumerProtocolAssignment and `ConsumerProtocol`.
 
     >>> subscribed_topics(bytes.fromhex("0003 00000002 0001 61 0002 6262 ffffffff"))
     ('a', 'bb')
+    >>> parse_assignment(encode_assignment(1, [("a", [0, 2])])).topics
+    (('a', (0, 2)),)
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
 
 from lowtide.protocol.errors import ProtocolError
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of groups whose members are consumers."""
 
+VERSION_MAX: Final = 3
+OWNED_PARTITIONS_SINCE: Final = 1
+GENERATION_SINCE: Final = 2
+RACK_SINCE: Final = 3
+
+T = TypeVar("T")
+
+TopicPartitionRows: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""Partitions by topic."""
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
 
@@ -45,3 +64,112 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...]:
         message = f"not a subscription: {error}"
         raise ProtocolError(message) from error
     return tuple(topics)
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A whole subscription: what a member consumes, has, and where it is."""
+
+    version: int
+    topics: tuple[str, ...]
+    owned: TopicPartitionRows = ()
+    rack_id: str | None = None
+
+
+class ParsedAssignment(msgspec.Struct, frozen=True):
+    """What a member of a classic group was given, with what an assignor of its own had to say to it."""
+
+    topics: TopicPartitionRows
+    user_data: bytes | None
+
+
+class _Reader:
+    """Reads values one behind the other. Errors: ProtocolError."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._position = 0
+
+    def int16(self) -> int:
+        value: int = _INT16.unpack(self._take(_INT16.size))[0]
+        return value
+
+    def int32(self) -> int:
+        value: int = _INT32.unpack(self._take(_INT32.size))[0]
+        return value
+
+    def text(self) -> str | None:
+        length = self.int16()
+        try:
+            return None if length < 0 else self._take(length).decode()
+        except UnicodeDecodeError as error:
+            message = f"not a text: {error}"
+            raise ProtocolError(message) from error
+
+    def name(self) -> str:
+        name = self.text()
+        if name is None:
+            message = "a topic without a name"
+            raise ProtocolError(message)
+        return name
+
+    def blob(self) -> bytes | None:
+        length = self.int32()
+        return None if length < 0 else self._take(length)
+
+    def array(self, read: Callable[[], T], least_bytes: int) -> tuple[T, ...]:
+        """`read` as often as a count says; each takes `least_bytes` or more, so a count can't promise more than is there."""
+        count = self.int32()
+        if not 0 <= count <= (len(self._content) - self._position) // least_bytes:
+            message = f"{count} members in {len(self._content) - self._position} bytes"
+            raise ProtocolError(message)
+        return tuple(read() for _ in range(count))
+
+    def topic_partitions(self) -> TopicPartitionRows:
+        return self.array(lambda: (self.name(), self.array(self.int32, _INT32.size)), _INT16.size + _INT32.size)
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._content):
+            message = f"{len(self._content)} bytes end within a value at {self._position}"
+            raise ProtocolError(message)
+        taken = self._content[self._position : end]
+        self._position = end
+        return taken
+
+
+def _version(reader: _Reader) -> int:
+    version = reader.int16()
+    if version < 0:
+        message = f"version {version}"
+        raise ProtocolError(message)
+    return min(version, VERSION_MAX)
+
+
+def parse_subscription(content: bytes) -> Subscription:
+    """A subscription. Errors: ProtocolError for bytes that are none."""
+    reader = _Reader(content)
+    version = _version(reader)
+    topics = reader.array(reader.name, _INT16.size)
+    reader.blob()
+    owned = reader.topic_partitions() if version >= OWNED_PARTITIONS_SINCE else ()
+    if version >= GENERATION_SINCE:
+        reader.int32()
+    rack_id = reader.text() if version >= RACK_SINCE else None
+    return Subscription(version, topics, owned, rack_id)
+
+
+def parse_assignment(content: bytes) -> ParsedAssignment:
+    """An assignment. Errors: ProtocolError for bytes that are none."""
+    reader = _Reader(content)
+    _version(reader)
+    topics = reader.topic_partitions()
+    return ParsedAssignment(topics, reader.blob())
+
+
+def encode_assignment(version: int, topics: Iterable[tuple[str, Iterable[int]]]) -> bytes:
+    """An assignment without anything for an assignor of the member's own."""
+    rows = []
+    for topic, partitions in topics:
+        name, numbers = topic.encode(), list(partitions)
+        rows.append(_LENGTH.pack(len(name)) + name + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers))
+    return _VERSION_AND_COUNT.pack(version, len(rows)) + b"".join(rows) + _INT32.pack(-1)

@@ -14,9 +14,9 @@ tombstone) takes back what the same key said before.
     >>> value.hex(" ")
     '00 04 00 00 00 00 00 00 00 07 ff ff ff ff 01 00 00 00 00 00 00 00 09 00'
 
-Keys of other types (groups of KIP-848 and their kin) are not read here: `decode_record` gives None for them. A version above the known
-ones is an error, for it may mean anything. Migration: a new version is added to the declaration; what is written changes when every broker
-of a cluster reads it.
+Groups of KIP-848 have records of their own (`consumer_group_records`), which `decode_record` reads too; it gives None for keys of other
+types. A version above the known ones is an error, for it may mean anything. Migration: a new version is added to the declaration; what is
+written changes when every broker of a cluster reads it.
 
 Source: Kafka's GroupMetadataKey/Value, OffsetCommitKey/Value and `GroupCoordinatorRecordHelpers`, and `CoordinatorRecordType`.
 """
@@ -29,6 +29,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias, TypeVar
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.consumer_group_records import ConsumerGroupChange, decode_change
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.schema import ApiMessage, Bytes, Int32, Int64, Message, Nullable, String, Tagged, Uuid, Versions
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID
@@ -141,7 +142,7 @@ def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> Coord
     return key, _INT16.pack(GROUP_METADATA_VERSION) + codec_for(GroupMetadataValue, GROUP_METADATA_VERSION).encode(value)
 
 
-def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | GroupMetadata | None:
+def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | GroupMetadata | ConsumerGroupChange | None:
     """What a record says; None for a type that isn't known here.
 
     Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
@@ -155,7 +156,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | Grou
     if kind == GROUP_METADATA_TYPE:
         group = codec_for(GroupMetadataKey, 0).decode(key, _INT16.size, len(key)).group
         return GroupMetadata(group, _decode_value(GroupMetadataValue, value))
-    return None
+    return decode_change(key, value)
 
 
 def _decode_value(message: type[V], value: bytes | None) -> V | None:

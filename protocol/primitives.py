@@ -279,7 +279,8 @@ PRESENT_STRUCT: Final = 1
 class TaggedField:
     """One known tag of a section: its number, the field's name and default (what an absent tag stands for), and its construct.
 
-    All fields of a tagged struct have defaults, for an absent tag stands for these (making the TaggedField raises TypeError otherwise).
+    All fields of a tagged struct that can't be null have defaults, for an absent tag stands for these (making the TaggedField raises
+    TypeError otherwise).
     """
 
     def __init__(self, tag: int, name: str, default: object, content: AnyConstruct) -> None:
@@ -287,11 +288,12 @@ class TaggedField:
         self.name = name
         self.default = default
         self.content = content
-        self._stands_for_none = content.make() if isinstance(content, Entity) else None
+        self._may_be_null = isinstance(content, NullableEntity)
+        self._stands_for_none = content.make() if isinstance(content, Entity) and not self._may_be_null else None
 
     def is_absent(self, value: object) -> bool:
         """Whether `value` isn't written: it's the default, or None or a struct of defaults where the content is a struct."""
-        if isinstance(self.content, Entity):
+        if isinstance(self.content, Entity) and not self._may_be_null:
             return value is None or value == self._stands_for_none
         return value == self.default
 
@@ -358,7 +360,7 @@ class Entity(AnyConstruct):
 
 
 class NullableEntity(Entity):
-    """A struct that may be null, outside of tagged fields: a byte before it is -1 for null (`None`) and 1 for a struct."""
+    """A struct that may be null: a byte before it is -1 for null (`None`) and 1 for a struct."""
 
     def _parse(self, stream: IO[bytes], context: Any, path: str) -> Any:
         mark = construct.Int8sb._parse(stream, context, path)

@@ -14,7 +14,7 @@ The class is the msgspec struct that handlers see, so mypy knows its fields. The
 - `Versions("3+")`: the versions that have the field. In others it isn't read (it keeps its default) and not written;
 - `X | None`: nullable, in all versions or in those of `Nullable("10+")`; numbers and uuids can't be;
 - `Tagged(0, "12+")`: a tagged field (KIP-482). It isn't written when it has its default. A tagged struct is declared `| None`: None
-  stands for Kafka's "all defaults", which spares making it for every partition.
+  stands for Kafka's "all defaults", which spares making it for every partition. With a `Nullable` of its own, None is Kafka's null.
 
 `wire_form` turns a class and a version into a construct: the slow reference codec, and the tree that `compiler.py` compiles.
 This module knows nothing of single APIs, and reads no bytes itself.
@@ -115,6 +115,7 @@ class _Field:
         self.versions = Versions("0+")
         self.nullable: Versions | None = None
         self.tagged: Tagged | None = None
+        self.is_null_when_absent = False
         self.wire: object = None
         self.bare: Any = hint
         self._take_apart()
@@ -140,6 +141,7 @@ class _Field:
     def _take_mark(self, mark: object) -> None:
         if isinstance(mark, Nullable):
             self.nullable = mark
+            self.is_null_when_absent = True
         elif isinstance(mark, Tagged):
             self.tagged = mark
         elif isinstance(mark, Versions):
@@ -160,7 +162,8 @@ class _Field:
             element = _Field(typing.get_args(self.bare)[0]).form(version, flexible=flexible)
             return CountedArray(element, compact=flexible, nullable=nullable)
         entity = _entity(self.bare, version, flexible=flexible)
-        return entity if self.tagged is not None or not nullable else NullableEntity(entity.make, entity.fields, entity.tags)
+        is_plain = not nullable or (self.tagged is not None and not self.is_null_when_absent)
+        return entity if is_plain else NullableEntity(entity.make, entity.fields, entity.tags)
 
 
 @functools.cache

@@ -179,6 +179,14 @@ class ClassicGroup:
         """Whether members consume a topic; those of a group of consumers whose subscriptions can't be read may."""
         return topic in self.subscribed if self.subscribed is not None else self.uses_consumer_protocol
 
+    def living_subscriptions(self) -> frozenset[str] | None:
+        """The topics that living members consume, or are about to; None where they are consumers and it isn't known what of."""
+        if not self.members or not self.uses_consumer_protocol:
+            return frozenset()
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return None  # Who is joining may want topics that the last generation didn't.
+        return self.subscribed
+
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """Whether this is a member.
 

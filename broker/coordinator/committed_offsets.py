@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from lowtide.broker.coordinator.any_group import AnyGroup
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.effects import Effects
 from lowtide.broker.coordinator.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.settings import GroupSettings
@@ -157,7 +159,7 @@ class CommittedOffsets:
         effects.keep_offset(group_id, topic.name, partition.partition_index, value)
         return ErrorCode.NONE
 
-    def delete(self, group: ClassicGroup, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
+    def delete(self, group: AnyGroup, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
         """Ask for offsets to be forgotten, pending ones too, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""
         rows = []
         for topic in topics:
@@ -194,7 +196,7 @@ class CommittedOffsets:
             if is_about and partition not in topics.get(name, ()):
                 effects.keep_offset(group_id, name, partition, None)
 
-    def expire(self, group: ClassicGroup, effects: Effects) -> bool:
+    def expire(self, group: AnyGroup, effects: Effects) -> bool:
         """Ask for outdated offsets of a group to be forgotten. Returns whether none is left then.
 
         Those of an empty group are kept for so long since it is empty, those of one that consumes since they were committed, but never
@@ -223,9 +225,9 @@ class CommittedOffsets:
         return none_left
 
 
-def _may_expire(group: ClassicGroup) -> bool:
-    """Whether a group's offsets may expire now: while it rebalances nobody knows what it consumes."""
-    if group.protocol_type is None or group.state is GroupState.EMPTY:
+def _may_expire(group: AnyGroup) -> bool:
+    """Whether a group's offsets may expire now: while a classic one rebalances nobody knows what it consumes."""
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None or group.state is GroupState.EMPTY:
         return True
     return group.uses_consumer_protocol and group.subscribed is not None and group.state is GroupState.STABLE
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.any_group import AnyGroup
 from lowtide.broker.coordinator.groups import Groups
 from lowtide.protocol.group_records import OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
@@ -94,13 +94,9 @@ class ConsumedOffsets:
         yield
 
 
-def consumed_topics(group: ClassicGroup) -> frozenset[str] | None:
+def consumed_topics(group: AnyGroup) -> frozenset[str] | None:
     """What a group's living members consume, in whose name nothing may be missed; None where nobody knows.
 
     Members that aren't consumers (of Kafka Connect, say) consume nothing that they commit for.
     """
-    if not group.members or not group.uses_consumer_protocol:
-        return frozenset()
-    if group.state is GroupState.PREPARING_REBALANCE:
-        return None  # Who is joining may want topics that the last generation didn't.
-    return group.subscribed
+    return group.living_subscriptions()

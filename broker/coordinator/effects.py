@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
+from lowtide.protocol.consumer_group_records import ConsumerGroupChange, encode_change
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import (
     CoordinatorRecord,
@@ -16,7 +17,7 @@ from lowtide.protocol.group_records import (
     encode_group_metadata,
     encode_offset_commit,
 )
-from lowtide.protocol.types import ProducerEpoch, ProducerId
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions hand it around and never look into it."""
@@ -25,13 +26,21 @@ Then: TypeAlias = "Callable[[ErrorCode, Effects], None]"
 """Goes on when records are committed (NONE) or could not be; with new effects, of the time when it goes on."""
 
 
+class Job(NamedTuple):
+    """Long work: `steps` are taken a slice at a time, and then it goes on, unless the coordinator was unloaded meanwhile."""
+
+    steps: Iterator[object]
+    go_on: Callable[[Effects], None]
+
+
 class Effects:
     """Filled by one decision at one time, and carried out as a whole: the records first, then what is to be answered at once.
 
-    `then` goes on when all of the records are committed, in the order in which it was asked for; at once where there are none.
+    `then` goes on when all of the records are committed, in the order in which it was asked for; where there are none, when all up to
+    `barrier` are, which is at once without one.
     """
 
-    __slots__ = ("answers", "changes", "now_ms", "producer", "records", "then", "wall_ms")
+    __slots__ = ("answers", "barrier", "changes", "jobs", "now_ms", "producer", "records", "then", "wall_ms")
 
     def __init__(self, now_ms: int, wall_ms: int) -> None:
         """`now_ms` is monotonic, for deadlines; `wall_ms` is what records say."""
@@ -42,8 +51,11 @@ class Effects:
         """What the records say, one for one."""
         self.producer: tuple[ProducerId, ProducerEpoch] | None = None
         """In whose transaction the records are."""
+        self.barrier: Offset = UNKNOWN_OFFSET
+        """What is told follows from the records up to this one."""
         self.answers: list[tuple[Reply, Any]] = []
         self.then: list[Then] = []
+        self.jobs: list[Job] = []
 
     def keep_offset(self, group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
         """Ask for the record of an offset, or with None for that which takes it back."""
@@ -54,6 +66,11 @@ class Effects:
         """Ask for the record of a group, or with None for that which takes it back."""
         self.records.append(encode_group_metadata(group, value))
         self.changes.append(GroupMetadata(group, value))
+
+    def keep_change(self, change: ConsumerGroupChange) -> None:
+        """Ask for a record about a group of KIP-848."""
+        self.records.append(encode_change(change))
+        self.changes.append(change)
 
     def answer(self, reply: Reply, response: Any) -> None:
         """Answer a request now, without waiting for any record."""

@@ -12,16 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
+from lowtide.broker.coordinator.any_group import AnyGroup, GroupsById
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.classic_members import ClassicMembers
 from lowtide.broker.coordinator.committed_offsets import CommittedOffsets, check_commit
+from lowtide.broker.coordinator.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer_groups import ConsumerGroups
+from lowtide.broker.coordinator.consumer_heartbeats import ConsumerHeartbeats
+from lowtide.broker.coordinator.decision import Decision
 from lowtide.broker.coordinator.effects import Effects, Reply
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.joining import Client, Joining
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.membership import Membership
+from lowtide.broker.coordinator.migration import Shared
 from lowtide.broker.coordinator.rebalancing import NO_MEMBER_ID, Rebalancing, TimerKey, join_failed, sync_failed
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.broker.coordinator.timers import Timers
+from lowtide.broker.coordinator.topic_view import NoCluster, TopicView
+from lowtide.protocol.consumer_group_records import ConsumerGroupChange
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import GroupMetadata, OffsetCommit
 from lowtide.protocol.messages.join_group import JoinGroupRequest
@@ -35,7 +44,9 @@ from lowtide.runtime.random import Random
 GROUP_ID_NOT_FOUND_SINCE: Final = 9
 """The version of OffsetCommit that tells an unknown group apart from an old generation."""
 
-GroupChange: TypeAlias = OffsetCommit | GroupMetadata | InTransaction | TransactionEnded
+RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange
+
+GroupChange: TypeAlias = RecordChange | InTransaction | TransactionEnded
 """What the log says of groups, one record or marker at a time."""
 
 _EXPIRY: Final[TimerKey] = ("expiry", "", "")
@@ -44,11 +55,13 @@ _EXPIRY: Final[TimerKey] = ("expiry", "", "")
 class Groups:
     """See the module."""
 
-    def __init__(self, settings: GroupSettings, random: Random, memory: MemberMemory | None = None) -> None:
-        """`memory` is shared by all groups of a broker."""
+    def __init__(
+        self, settings: GroupSettings, random: Random, memory: MemberMemory | None = None, topics: TopicView | None = None
+    ) -> None:
+        """`memory` and `topics` are shared by all groups of a broker."""
         self.settings = settings
         self.memory = memory if memory is not None else MemberMemory()
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: GroupsById = {}
         self.committed = CommittedOffsets(settings)
         self.timers: Timers[TimerKey] = Timers()
         self.last_removal_offset: Offset = UNKNOWN_OFFSET
@@ -56,6 +69,10 @@ class Groups:
         self._rebalancing = Rebalancing(settings, self.timers)
         self._joining = Joining(settings, self._rebalancing, random)
         self.membership = Membership(self._rebalancing)
+        view = topics if topics is not None else TopicView(NoCluster())
+        self.consumers = ConsumerGroups(self.groups, settings, self.timers, Shared(view, self.memory), self._rebalancing)
+        self.heartbeats = ConsumerHeartbeats(self.consumers, random)
+        self._classic_members = ClassicMembers(self.consumers, random)
 
     # ------------------------------------------------------------------ records
     @property
@@ -86,11 +103,13 @@ class Groups:
         else:
             self._note_record(change, offset)
 
-    def _note_record(self, change: OffsetCommit | GroupMetadata, offset: Offset, producer_id: ProducerId | None = None) -> None:
+    def _note_record(self, change: RecordChange, offset: Offset, producer_id: ProducerId | None = None) -> None:
         group_id = change.key.group if isinstance(change, OffsetCommit) else change.group
         if change.value is None:
             self.last_removal_offset = offset
-        if isinstance(change, OffsetCommit):
+        if isinstance(change, ConsumerGroupChange):
+            self.consumers.note(change)
+        elif isinstance(change, OffsetCommit):
             if producer_id is not None and change.value is not None:
                 self.committed.apply_pending(producer_id, change.key, change.value, offset)
             else:
@@ -98,18 +117,27 @@ class Groups:
             if change.value is not None and group_id not in self.groups:
                 self._new_group(group_id, change.value.commit_timestamp)
         elif change.value is None:
-            gone = self.groups.pop(group_id, None)
-            if gone is not None:
+            gone = self.groups.get(group_id)
+            if isinstance(gone, ClassicGroup):
+                del self.groups[group_id]
                 self._rebalancing.cancel_timers(gone)
                 gone.state = GroupState.DEAD
                 gone.release()
+        elif (prepared := self.consumers.migration.take_prepared(group_id)) is not None:
+            self.groups[group_id] = prepared
         group = self.groups.get(group_id)
         if group is not None:
             group.last_record_offset = offset
 
     def on_loaded(self, effects: Effects) -> None:
         """All records are applied: from now on members have to show that they live."""
+        for group_id in self.committed.offsets:
+            if group_id not in self.groups:  # A group of the other kind was here, and nobody has taken its place yet.
+                self._new_group(group_id, effects.wall_ms)
         for group in list(self.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                self.consumers.on_loaded(group, effects)
+                continue
             for member in group.members.values():
                 self._rebalancing.extend_session(group, member, effects.now_ms)
             if len(group.members) > self.settings.max_size:
@@ -119,6 +147,10 @@ class Groups:
     def on_unloaded(self, effects: Effects) -> None:
         """Another broker coordinates these groups now: whoever waits here is sent there."""
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                group.is_dead = True
+                group.release()
+                continue
             for member in group.members.values():
                 reply = group.take_awaiting_join(member)
                 if reply is not None:
@@ -146,19 +178,22 @@ class Groups:
         group = self.groups.get(group_id)
         if group is None:
             return
+        if isinstance(group, ConsumerGroup):
+            self.consumers.on_timer(key, effects)
+            return
         if kind == "heartbeat":
             self._rebalancing.on_silent(group, member_id, effects)
         elif kind == "join":
             self._rebalancing.on_join_timeout(group, effects)
-        else:
+        elif kind == "sync":
             self._rebalancing.on_sync_timeout(group, effects)
         self._drop_if_unused(group)
 
     def expire(self, effects: Effects) -> None:
         """Ask for outdated offsets to be forgotten, and for groups without members that have none left."""
         for group in list(self.groups.values()):
-            if self.committed.expire(group, effects) and group.state is GroupState.EMPTY and not group.pending_join:
-                effects.keep_group(group.group_id, None)
+            if self.committed.expire(group, effects) and _is_unused(group):
+                self._remove_group(group, effects)
 
     # ------------------------------------------------------------------ members
     def join(self, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
@@ -169,10 +204,14 @@ class Groups:
             effects.answer(reply, join_failed(ErrorCode.INVALID_GROUP_ID, member_id))
         elif not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
             effects.answer(reply, join_failed(ErrorCode.INVALID_SESSION_TIMEOUT, member_id))
-        elif group is None and member_id != NO_MEMBER_ID:
+        elif isinstance(group, ConsumerGroup) and group.members:
+            self._classic_members.join(group, request, client, reply, effects)
+        elif not isinstance(group, ClassicGroup) and member_id != NO_MEMBER_ID:
             effects.answer(reply, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
         else:
-            if group is None:
+            if isinstance(group, ConsumerGroup):
+                self._remove_group(group, effects)
+            if not isinstance(group, ClassicGroup):
                 group = self._new_group(request.group_id, effects.wall_ms)
             self._joining.join(group, request, client, reply, effects)
             self._drop_if_unused(group)
@@ -184,6 +223,8 @@ class Groups:
             effects.answer(reply, sync_failed(ErrorCode.INVALID_GROUP_ID))
         elif group is None:
             effects.answer(reply, sync_failed(ErrorCode.UNKNOWN_MEMBER_ID))
+        elif isinstance(group, ConsumerGroup):
+            self._classic_members.sync(group, request, reply, effects)
         else:
             self.membership.sync(group, request, reply, effects)
 
@@ -192,6 +233,8 @@ class Groups:
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.heartbeat(group, member_id, group_instance_id, generation_id, now_ms)
         return self.membership.heartbeat(group, member_id, group_instance_id, generation_id, now_ms)
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
@@ -202,6 +245,8 @@ class Groups:
                 MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
                 for row in members
             ]
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.leave(group, members, effects)
         rows = self.membership.leave(group, members, effects)
         self._drop_if_unused(group)
         return rows
@@ -215,6 +260,8 @@ class Groups:
             if generation_id < 0:
                 return ErrorCode.NONE
             return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
+        if isinstance(group, ConsumerGroup):
+            return group.check_commit(request.member_id, generation_id, api_version)
         error = check_commit(group, request.member_id, request.group_instance_id, generation_id)
         if error == ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalancing.extend_session(group, group.members[request.member_id], effects.now_ms)
@@ -226,14 +273,21 @@ class Groups:
         group = self.groups.get(request.group_id)
         if group is None:
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+        if isinstance(group, ConsumerGroup):
+            return group.check_commit(request.member_id, generation_id, GROUP_ID_NOT_FOUND_SINCE, is_transaction=True)
         return check_commit(group, request.member_id, request.group_instance_id, generation_id, is_transactional=True)
 
-    def check_offset_delete(self, group_id: str) -> ClassicGroup | ErrorCode:
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Whether a member may be told offsets. Errors: those of `ConsumerGroup.check_fetch`; none of other groups."""
+        group = self.groups.get(group_id)
+        return group.check_fetch(member_id, member_epoch) if isinstance(group, ConsumerGroup) else ErrorCode.NONE
+
+    def check_offset_delete(self, group_id: str) -> AnyGroup | ErrorCode:
         """The group whose offsets may be deleted. Errors: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP where nobody knows what members consume."""
         group = self.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
+        if isinstance(group, ClassicGroup) and group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
             return ErrorCode.NON_EMPTY_GROUP
         return group
 
@@ -242,14 +296,24 @@ class Groups:
         group = self.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY:
+        if not (group.is_empty if isinstance(group, ConsumerGroup) else group.state is GroupState.EMPTY):
             return ErrorCode.NON_EMPTY_GROUP
         self.committed.delete_all(group_id, effects)
-        effects.keep_group(group_id, None)
+        self._remove_group(group, effects)
         return ErrorCode.NONE
 
+    @staticmethod
+    def _remove_group(group: AnyGroup, effects: Effects) -> None:
+        """Ask for a group's own records to be taken back."""
+        if isinstance(group, ConsumerGroup):
+            decision = Decision(group)
+            decision.remove_group()
+            decision.carry_out(effects)
+        else:
+            effects.keep_group(group.group_id, None)
+
     # ------------------------------------------------------------------ listing
-    def list(self, states: Iterable[str]) -> list[ClassicGroup]:
+    def list(self, states: Iterable[str]) -> list[AnyGroup]:
         """The groups in one of these states (any letters' case); without any, all."""
         wanted = {state.strip().lower() for state in states}
         return [group for group in self.groups.values() if not wanted or group.state.value.lower() in wanted]
@@ -268,3 +332,8 @@ class Groups:
             and self.groups.get(group.group_id) is group
         ):
             del self.groups[group.group_id]
+
+
+def _is_unused(group: AnyGroup) -> bool:
+    """Whether nobody is in a group, nor about to be."""
+    return group.is_empty if isinstance(group, ConsumerGroup) else group.state is GroupState.EMPTY and not group.pending_join

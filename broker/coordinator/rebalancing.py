@@ -19,8 +19,9 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.join_group import JoinGroupResponse
 from lowtide.protocol.messages.sync_group import SyncGroupResponse
 
-TimerKey: TypeAlias = tuple[Literal["heartbeat", "join", "sync", "expiry"], str, str]
-"""What is due: a member's sign of life, the end of a rebalance, that of the wait for the assignments, or a look at old offsets."""
+TimerKey: TypeAlias = tuple[Literal["heartbeat", "join", "sync", "expiry", "revocation", "rejoin", "resync", "assignment"], str, str]
+"""What is due: a member's sign of life, the end of a rebalance, that of the wait for the assignments, or a look at old offsets; in a group
+whose partitions the broker assigns, what a member is to give back, that one of the classic protocol joins or syncs, or a new target."""
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a member that has never been in a generation may wait for one. Source: `CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS`."""

@@ -124,13 +124,25 @@ class CoordinatorRuntime(Generic[S]):
         for reply, response in effects.answers:
             _answer(reply, response)
         if effects.then:
-            if error != ErrorCode.NONE or not effects.records:
+            log = shard.partition.log
+            if error != ErrorCode.NONE or (not effects.records and effects.barrier < committed_end(log)):
                 self._go_on(shard, effects.then, error)
+            elif shard.unloaded:
+                self._go_on(shard, effects.then, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
-                self.when_committed(shard, shard.partition.log.log_end_offset, effects.then)
+                self.when_committed(shard, log.log_end_offset if effects.records else effects.barrier + 1, effects.then)
         elif error != ErrorCode.NONE:
             self._log.warning("records of a coordinator were not kept", partition=str(shard.partition.topic_partition), error=error.name)
+        for job in effects.jobs:
+            run_in_slices(self._loop, self._clock, job.steps, partial(self._go_on_after_job, shard, job.go_on))
         self._set_timer(shard)
+
+    def _go_on_after_job(self, shard: Shard[S], go_on: Callable[[Effects], None]) -> None:
+        if shard.unloaded:
+            return
+        effects = self.effects()
+        go_on(effects)
+        self.carry_out(shard, effects)
 
     def when_committed(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
         """Go on when the log is committed up to `end_offset` (exclusive): now, if it is."""

@@ -13,6 +13,7 @@ from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC, OffsetsTopic
 from lowtide.broker.coordinator.runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.settings import group_settings
 from lowtide.broker.coordinator.shard import Shard
+from lowtide.broker.coordinator.topic_view import TopicView
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import run_in_slices
 from lowtide.broker.topics import TopicAdministrator
@@ -37,6 +38,7 @@ class GroupCoordinator:
         self.broker = broker
         self._loop = loop
         self._memory = MemberMemory()
+        self._topics = TopicView(broker.metadata)
         self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
             topic=GROUP_TOPIC,
             replicas=broker.replicas,
@@ -44,7 +46,7 @@ class GroupCoordinator:
             loop=loop,
             worker=broker.worker,
             log=broker.log,
-            make_groups=lambda: Groups(self.settings, broker.random, self._memory),
+            make_groups=lambda: Groups(self.settings, broker.random, self._memory, self._topics),
         )
 
     # ------------------------------------------------------------------ requests
@@ -121,7 +123,8 @@ class GroupCoordinator:
             self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
 
     def on_image(self, delta: ImageDelta) -> None:
-        """Topics may have been deleted: nobody needs the offsets in them."""
+        """Topics may have been made, which patterns may match, or deleted: nobody needs the offsets in them."""
+        self._topics.note_changes(delta)
         deleted = [(topic.name, topic.topic_id) for topic in delta.topics_deleted if topic.name != GROUP_TOPIC]
         if deleted:
             run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)

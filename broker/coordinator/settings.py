@@ -24,6 +24,29 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     topic_partition_count: int = 50
     topic_replication_factor: int = 3
     topic_segment_bytes: int = 100 << 20
+    protocols: tuple[str, ...] = ("classic", "consumer", "streams")
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_max_size: int = 2_147_483_647
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    consumer_assignment_interval_ms: int = 1_000
+    consumer_regex_refresh_interval_ms: int = 600_000
+    consumer_migration_policy: str = "bidirectional"
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether there may be groups whose partitions the broker assigns."""
+        return "consumer" in self.protocols
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether classic groups may become ones whose partitions the broker assigns."""
+        return self.consumer_migration_policy in ("bidirectional", "upgrade")
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether groups whose partitions the broker assigns may become classic ones."""
+        return self.consumer_migration_policy in ("bidirectional", "downgrade")
 
 
 def group_settings(values: Mapping[str, Value]) -> GroupSettings:
@@ -32,6 +55,11 @@ def group_settings(values: Mapping[str, Value]) -> GroupSettings:
     def number(name: str) -> int:
         value = values[name]
         assert isinstance(value, int), f"{name} is {value!r}"
+        return value
+
+    def names(name: str) -> tuple[str, ...]:
+        value = values[name]
+        assert isinstance(value, tuple), f"{name} is {value!r}"
         return value
 
     return GroupSettings(
@@ -47,4 +75,12 @@ def group_settings(values: Mapping[str, Value]) -> GroupSettings:
         topic_partition_count=number("offsets.topic.num.partitions"),
         topic_replication_factor=number("offsets.topic.replication.factor"),
         topic_segment_bytes=number("offsets.topic.segment.bytes"),
+        protocols=names("group.coordinator.rebalance.protocols"),
+        consumer_session_timeout_ms=number("group.consumer.session.timeout.ms"),
+        consumer_heartbeat_interval_ms=number("group.consumer.heartbeat.interval.ms"),
+        consumer_max_size=number("group.consumer.max.size"),
+        consumer_assignors=names("group.consumer.assignors"),
+        consumer_assignment_interval_ms=number("group.consumer.assignment.interval.ms"),
+        consumer_regex_refresh_interval_ms=number("group.consumer.regex.refresh.interval.ms"),
+        consumer_migration_policy=str(values["group.consumer.migration.policy"]).lower(),
     )

@@ -7,7 +7,7 @@ from typing import Final
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.guards import cluster, groups, topics, transactions
+from lowtide.broker.guards import cluster, consumer_groups, groups, topics, transactions
 from lowtide.broker.guards.guard import Guard, guarded
 from lowtide.broker.guards.offset_fetch import offset_fetch
 from lowtide.protocol.api_keys import ApiKey
@@ -16,6 +16,8 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
     ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
     ApiKey.ALTER_CONFIGS: cluster.alter_configs,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.consumer_group_describe,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.consumer_group_heartbeat,
     ApiKey.DELETE_GROUPS: groups.delete_groups,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.DESCRIBE_CONFIGS: cluster.describe_configs,

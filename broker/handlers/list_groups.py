@@ -3,7 +3,7 @@
 Behaviour: lists the groups that this broker coordinates, those in the states and of the types that are asked for. Letters' case doesn't
 count.
 
-Version notes: v4 has states, v5 types, of which there is one: classic.
+Version notes: v4 has states, v5 types: classic, and consumer for groups whose partitions the broker assigns.
 
 Errors: COORDINATOR_LOAD_IN_PROGRESS.
 
@@ -13,6 +13,7 @@ KIPs: 518, 848.
 from __future__ import annotations
 
 from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
@@ -20,6 +21,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"
+CONSUMER = "consumer"
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
@@ -31,10 +33,10 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return ListGroupsResponse(error_code=shards, groups=[])
         types = {name.strip().lower() for name in request.types_filter}
         rows = [
-            ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value, group_type=CLASSIC)
+            ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value, group_type=kind)
             for shard in shards
-            if not types or CLASSIC in types
             for group in shard.groups.list(request.states_filter)
+            if (kind := CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC) in types or not types
         ]
         return ListGroupsResponse(error_code=ErrorCode.NONE, groups=rows)
 

@@ -5,10 +5,10 @@ error, also in groups and topics that there aren't. Only what can't be lost any 
 way.
 
 Version notes: v2 asks for all with null topics. v7 has `require_stable`, which changes nothing while there are no transactions. v8 asks
-for many groups, v9 names a member and its epoch, which classic groups don't look at. v10 has topic ids.
+for many groups, v9 names a member and its epoch, which classic groups don't look at and others check. v10 has topic ids.
 
-Errors: UNKNOWN_TOPIC_ID in single partitions; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS and COORDINATOR_NOT_AVAILABLE for a group, in
-v1 in its partitions.
+Errors: UNKNOWN_TOPIC_ID in single partitions; UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS and COORDINATOR_NOT_AVAILABLE for a group, in v1 in its partitions.
 
 KIPs: 320, 447, 709, 848.
 """
@@ -43,6 +43,7 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, ZERO_TOPIC_I
 
 _GROUP_ERROR_SINCE = 2
 _GROUPS_SINCE = 8
+_MEMBERS_SINCE = 9
 _TOPIC_IDS_SINCE = 10
 
 
@@ -93,6 +94,8 @@ class OffsetFetchHandler:
         require_stable: bool,  # noqa: FBT001  a field of the request
         error: ErrorCode,
     ) -> OffsetFetchResponseGroup:
+        if error == ErrorCode.NONE and version >= _MEMBERS_SINCE:
+            error = shard.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
         if error != ErrorCode.NONE:
             return _failed(group, error)
         committed = shard.groups.committed

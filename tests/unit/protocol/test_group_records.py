@@ -105,7 +105,7 @@ def test_a_record_without_a_type_is_refused(key: bytes | None):
 
 
 def test_what_is_not_known_is_told_apart_from_what_is_broken():
-    assert decode_record(b"\x00\x03\x00\x01g", b"\x00\x00") is None
+    assert decode_record(b"\x00\x0a\x00\x01g", b"\x00\x00") is None
     key, body = encode_group_metadata("g", GROUP)
     with pytest.raises(ProtocolError, match="version 5"):
         decode_record(key, b"\x00\x05" + body[2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -10,6 +11,7 @@ from lowtide.broker.coordinator.groups import GroupChange, Groups
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.joining import Client
 from lowtide.broker.coordinator.settings import GroupSettings
+from lowtide.broker.coordinator.topic_view import TopicView
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import decode_record
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -39,7 +41,7 @@ class World:
 
     def __init__(self, settings: GroupSettings | None = None, *, seed: int = 0) -> None:
         self.settings = settings if settings is not None else GroupSettings(initial_rebalance_delay_ms=0)
-        self.groups = Groups(self.settings, random.Random(seed))
+        self.groups = self.make_groups(self.settings, seed)
         self.seed = seed
         self.now_ms = 0
         self.log: list[tuple[int, GroupChange]] = []
@@ -49,6 +51,10 @@ class World:
         self.append_fails: ErrorCode | None = None
         self._waiting: list[list[Then]] = []
         self.carry_out(self._loaded())
+
+    def make_groups(self, settings: GroupSettings, seed: int, topics: TopicView | None = None) -> Groups:
+        """The groups that this is about."""
+        return Groups(settings, random.Random(seed), topics=topics)
 
     def _loaded(self) -> Effects:
         effects = self.effects()
@@ -75,6 +81,12 @@ class World:
             self._waiting.append(effects.then)
         else:
             self._go_on(effects.then, error)
+        for job in effects.jobs:
+            for _step in job.steps:
+                pass
+            after = self.effects()
+            job.go_on(after)
+            self.carry_out(after)
 
     def append(self, change: GroupChange) -> None:
         """Put a record, or a marker, at the end of the log."""
@@ -112,7 +124,10 @@ class World:
 
     def reload(self) -> World:
         """Another coordinator, which has read the log, and gives out other member ids."""
-        other = World(self.settings, seed=self.seed + 1)
+        other = copy.copy(self)
+        other.seed += 1
+        other.groups = self.make_groups(self.settings, other.seed)
+        other._waiting = []
         for offset, change in self.log:
             other.groups.apply(change, offset)
         other.log, other.end_offset = list(self.log), self.end_offset

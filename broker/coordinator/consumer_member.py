@@ -1,0 +1,176 @@
+"""A member of a group whose partitions the broker assigns (KIP-848): a value, which every record about it replaces.
+
+Source: Kafka's `ConsumerGroupMember`, `MemberState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from lowtide.protocol.consumer_group_records import (
+    ClassicMemberMetadata,
+    CurrentTopicPartitions,
+    MemberCurrent,
+    MemberSubscription,
+    MemberTarget,
+    TargetTopicPartitions,
+)
+from lowtide.protocol.messages.consumer_group_heartbeat import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatTopicPartitions
+from lowtide.protocol.types import TopicId
+
+Assignment: TypeAlias = Mapping[TopicId, frozenset[int]]
+"""Partitions by topic. A topic without partitions isn't in it, so equal assignments are equal."""
+
+NOTHING: Final[Assignment] = {}
+
+
+class MemberState(IntEnum):
+    """How far a member is. The numbers are those of its record."""
+
+    STABLE = 0
+    """It has what its epoch's target gave it. transition: a newer target takes something away → UNREVOKED_PARTITIONS; gives it what others
+    still have → UNRELEASED_PARTITIONS; else STABLE in the newer epoch."""
+    UNREVOKED_PARTITIONS = 1
+    """It is asked to give partitions back. transition: it no longer names them among what it has → as from STABLE; it takes longer than its
+    rebalance time-out → out."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that others still have. transition: they are free → STABLE."""
+    UNKNOWN = 127
+    """A newer coordinator's state. transition: it has nothing any more → as from STABLE; else it is fenced."""
+
+
+class ConsumerMember(msgspec.Struct, frozen=True):
+    """One member. `topic_regex` is None or empty without a pattern; `classic` is what one says that speaks the classic protocol."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = None
+    server_assignor: str | None = None
+    classic: ClassicMemberMetadata | None = None
+    member_epoch: int = JOIN_EPOCH
+    previous_epoch: int = JOIN_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = NOTHING
+    revoking: Assignment = NOTHING
+    """What it is asked to give back, and may still have."""
+
+    @property
+    def pattern(self) -> str | None:
+        """Its pattern, None where it has none."""
+        return self.topic_regex or None
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        """Whether it has all that this target gives it, and nothing else."""
+        return self.state is MemberState.STABLE and self.member_epoch == target_epoch
+
+    def says_the_same_as(self, other: ConsumerMember) -> bool:
+        """Whether what it says of itself, which is one record, is the same."""
+        return (
+            self.topic_names == other.topic_names
+            and self.topic_regex == other.topic_regex
+            and self.instance_id == other.instance_id
+            and self.rack_id == other.rack_id
+            and self.client_id == other.client_id
+            and self.client_host == other.client_host
+            and self.rebalance_timeout_ms == other.rebalance_timeout_ms
+            and self.server_assignor == other.server_assignor
+            and self.classic == other.classic
+        )
+
+    def subscription_record(self) -> MemberSubscription:
+        """What it says of itself."""
+        return MemberSubscription(
+            instance_id=self.instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            subscribed_topic_names=sorted(self.topic_names),
+            subscribed_topic_regex=self.topic_regex,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            server_assignor=self.server_assignor,
+            classic_member_metadata=self.classic,
+        )
+
+    def current_record(self) -> MemberCurrent:
+        """What it has."""
+        return MemberCurrent(
+            member_epoch=self.member_epoch,
+            previous_member_epoch=self.previous_epoch,
+            state=self.state,
+            assigned_partitions=_current_rows(self.assigned),
+            partitions_pending_revocation=_current_rows(self.revoking),
+        )
+
+    def with_subscription(self, value: MemberSubscription) -> ConsumerMember:
+        """It after a record of what it says."""
+        return msgspec.structs.replace(
+            self,
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            topic_names=frozenset(value.subscribed_topic_names),
+            topic_regex=value.subscribed_topic_regex,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            server_assignor=value.server_assignor,
+            classic=value.classic_member_metadata,
+        )
+
+    def with_current(self, value: MemberCurrent | None) -> ConsumerMember:
+        """It after a record of what it has; with None it has nothing, and is about to be out."""
+        if value is None:
+            return msgspec.structs.replace(
+                self, member_epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, state=MemberState.STABLE, assigned=NOTHING, revoking=NOTHING
+            )
+        return msgspec.structs.replace(
+            self,
+            member_epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=_STATES.get(value.state, MemberState.UNKNOWN),
+            assigned=assignment_of((row.topic_id, row.partitions) for row in value.assigned_partitions),
+            revoking=assignment_of((row.topic_id, row.partitions) for row in value.partitions_pending_revocation),
+        )
+
+
+_STATES: Final = {int(state): state for state in MemberState}
+
+
+def assignment_of(rows: Iterable[tuple[TopicId, Iterable[int]]]) -> Assignment:
+    """Partitions by topic."""
+    found: dict[TopicId, frozenset[int]] = {}
+    for topic_id, partitions in rows:
+        numbers = frozenset(partitions)
+        if numbers:
+            known = found.get(topic_id)
+            found[topic_id] = numbers if known is None else known | numbers
+    return found
+
+
+def heartbeat_rows(assignment: Assignment) -> list[HeartbeatTopicPartitions]:
+    """An assignment as a member is told it."""
+    return [HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
+
+
+def target_record(assignment: Assignment) -> MemberTarget:
+    """What a member is to have, as it is kept."""
+    return MemberTarget(
+        topic_partitions=[TargetTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
+    )
+
+
+def target_of(value: MemberTarget) -> Assignment:
+    """What a member is to have, by its record."""
+    return assignment_of((row.topic_id, row.partitions) for row in value.topic_partitions)
+
+
+def _current_rows(assignment: Assignment) -> list[CurrentTopicPartitions]:
+    return [CurrentTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]

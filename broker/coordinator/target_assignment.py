@@ -1,0 +1,67 @@
+"""What each member of a group is to have: asked of an assignor, and kept as what has changed.
+
+Guards: a target is made for all members at once, and takes the group's epoch; between two there is `group.consumer.assignment.interval.ms`,
+so that many members who come together cost one or two.
+
+Source: Kafka's `TargetAssignmentBuilder`; KIP-1263 (the interval).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lowtide.broker.coordinator.assignors import ASSIGNORS, AssignedMember
+from lowtide.broker.coordinator.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember, target_record
+from lowtide.broker.coordinator.settings import GroupSettings
+from lowtide.broker.coordinator.topic_view import TopicView
+from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType, TargetAssignmentEpoch
+from lowtide.protocol.types import TopicId
+
+
+class TargetAssigner:
+    """Makes the targets of one coordinator's groups."""
+
+    def __init__(self, settings: GroupSettings, topics: TopicView) -> None:
+        self._settings = settings
+        self._topics = topics
+
+    def wait_ms(self, group: ConsumerGroup, wall_ms: int) -> int:
+        """How long a group has to wait for its next target; 0 if it hasn't."""
+        since_ms = wall_ms - group.assigned_wall_ms
+        return max(self._settings.consumer_assignment_interval_ms - since_ms, 0) if since_ms >= 0 else 0
+
+    def assign(
+        self, group: ConsumerGroup, epoch: int, members: Mapping[str, ConsumerMember], assignor: str, wall_ms: int
+    ) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
+        """The records that make a target of `epoch` for these members, and what those get for whom it is new."""
+        made = ASSIGNORS[assignor](*self._facts(group, members))
+        changes: list[ConsumerGroupChange] = []
+        changed: dict[str, Assignment] = {}
+        for member_id, topics in made.items():
+            target: Assignment = {topic_id: frozenset(numbers) for topic_id, numbers in topics.items() if numbers}
+            if target != group.targets.get(member_id):
+                changed[member_id] = target
+                changes.append(ConsumerGroupChange(RecordType.TARGET, group.group_id, member_id, target_record(target)))
+        value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
+        changes.append(ConsumerGroupChange(RecordType.TARGET_EPOCH, group.group_id, "", value))
+        return changes, changed
+
+    def _facts(self, group: ConsumerGroup, members: Mapping[str, ConsumerMember]) -> tuple[dict[str, AssignedMember], dict[TopicId, int]]:
+        ids: dict[frozenset[str], frozenset[TopicId]] = {}
+        every: set[TopicId] = set()
+        rows: dict[str, AssignedMember] = {}
+        for member_id, member in members.items():
+            names = group.names_of(member)
+            topics = ids.get(names)
+            if topics is None:
+                topics = ids[names] = self._topics.ids_of(names)
+                every |= topics
+            known = group.targets.get(member_id)
+            target = known if known is not None else group.target_of(member) if member.instance_id is not None else NOTHING
+            rows[member_id] = AssignedMember(member.instance_id, member.rack_id, topics, target)
+        return rows, self._topics.partition_counts(sorted(every))
+
+    def default_assignor(self) -> str:
+        """The assignor for groups whose members don't ask for one."""
+        return self._settings.consumer_assignors[0]

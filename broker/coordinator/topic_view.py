@@ -1,0 +1,93 @@
+"""The topics of the cluster, as groups see them whose partitions the broker assigns: names, ids, how many partitions, and where they are.
+
+A group keeps a hash of its topics with its epoch: a topic made, deleted, grown or moved to other racks gives another hash, and so another
+epoch. The hash is ours, for it has to agree with nobody else's: a broker of another make that reads the record raises the epoch once.
+Source: KIP-1101; Kafka's `ModernGroup.computeMetadataHash`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
+from lowtide.protocol.types import TopicId
+
+_HASH_BYTES = 8
+
+
+class ImageHolder(Protocol):
+    """Who has the newest image."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+class NoCluster:
+    """Has an image without anything."""
+
+    image = MetadataImage()
+
+
+class TopicView:
+    """See the module. One for all groups of a broker."""
+
+    def __init__(self, holder: ImageHolder) -> None:
+        self._holder = holder
+        self._hashes: dict[str, tuple[TopicImage, object, bytes]] = {}
+        self.new_topics_revision = holder.image.revision
+        """The revision of the image that last had a new topic."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as it is."""
+        return self._holder.image
+
+    def ids_of(self, names: Iterable[str]) -> frozenset[TopicId]:
+        """The ids of those topics that there are."""
+        topics = self.image.topics
+        return frozenset(topic.topic_id for name in names if (topic := topics.get(name)) is not None)
+
+    def partition_counts(self, topic_ids: Iterable[TopicId]) -> dict[TopicId, int]:
+        """How many partitions each has, of those that there are."""
+        image = self.image
+        return {topic_id: len(topic.partitions) for topic_id in topic_ids if (topic := image.topic_by_id(topic_id)) is not None}
+
+    def hash_of(self, names: Iterable[str]) -> int:
+        """A number that stands for these topics as they are; 0 where there is none of them."""
+        image = self.image
+        whole = hashlib.blake2b(digest_size=_HASH_BYTES)
+        is_empty = True
+        for name in sorted(names):
+            topic = image.topics.get(name)
+            if topic is not None:
+                whole.update(self._topic_hash(image, topic))
+                is_empty = False
+        return 0 if is_empty else int.from_bytes(whole.digest(), "big", signed=True)
+
+    def _topic_hash(self, image: MetadataImage, topic: TopicImage) -> bytes:
+        known = self._hashes.get(topic.name)
+        if known is not None and known[0] is topic and known[1] is image.known_brokers:
+            return known[2]
+        made = _hash_topic(topic, {broker_id: broker.rack for broker_id, broker in image.known_brokers.items() if broker.rack})
+        self._hashes[topic.name] = (topic, image.known_brokers, made)
+        return made
+
+    def note_changes(self, delta: ImageDelta) -> None:
+        """The image is another one."""
+        for topic in delta.topics_deleted:
+            self._hashes.pop(topic.name, None)
+        if delta.topics_created:
+            self.new_topics_revision = self.image.revision
+
+
+def _hash_topic(topic: TopicImage, racks: Mapping[int, str]) -> bytes:
+    made = hashlib.blake2b(topic.topic_id, digest_size=_HASH_BYTES)
+    made.update(topic.name.encode())
+    made.update(len(topic.partitions).to_bytes(4, "big"))
+    if racks:
+        for partition in topic.partitions:
+            places = sorted(racks[replica] for replica in partition.replicas if replica in racks)
+            made.update(b"\0".join(place.encode() for place in places) + b"\1")
+    return made.digest()

@@ -1,0 +1,129 @@
+"""ConsumerGroupDescribe: v0-v1.
+
+Behaviour: state, epochs and members of groups whose partitions the broker assigns, with what each has and is to have. Groups that are named
+twice are described once. Topics that were deleted are left out. Only what can't be lost any more is told.
+
+Version notes: v1 tells which protocol a member speaks.
+
+Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a classic group), UNSUPPORTED_VERSION where such groups aren't served,
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 430, 848, 1099.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember
+from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.coordinator.shard import Shard
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
+from lowtide.broker.pending import Pending
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedConsumerMember,
+    DescribedTopicPartitions,
+)
+from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+
+_CLASSIC_MEMBER = 0
+_CONSUMER_MEMBER = 1
+
+
+class _Answer:
+    """The answer to one request, which is given when the last of its groups is described."""
+
+    def __init__(self, group_ids: list[str]) -> None:
+        self.pending: Pending[ConsumerGroupDescribeResponse] = Pending()
+        self._rows: dict[str, DescribedConsumerGroup | None] = dict.fromkeys(group_ids)
+        self._left = len(group_ids)
+
+    def note(self, group_id: str, row: DescribedConsumerGroup | None) -> None:
+        self._rows[group_id] = row if row is not None else _failed(group_id, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._left -= 1
+        if not self._left:
+            self.pending.complete(ConsumerGroupDescribeResponse(groups=[row for row in self._rows.values() if row is not None]))
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def describe(shard: Shard[Groups], group_id: str, operations: int, error: ErrorCode) -> DescribedConsumerGroup:
+        if error != ErrorCode.NONE:
+            return _failed(group_id, error)
+        group = shard.groups.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        image = groups.broker.metadata.image
+        return DescribedConsumerGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            group_epoch=group.group_epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=shard.groups.consumers.assignor_of(group),
+            members=[_member(member, group.targets.get(member.member_id, NOTHING), image) for member in group.members.values()],
+            authorized_operations=operations,
+        )
+
+    def handle(
+        request: ConsumerGroupDescribeRequest, _context: RequestContext
+    ) -> ConsumerGroupDescribeResponse | Pending[ConsumerGroupDescribeResponse]:
+        names = list(dict.fromkeys(request.group_ids))
+        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+        if not groups.settings.serves_consumer_groups:
+            return ConsumerGroupDescribeResponse(groups=[_failed(name, ErrorCode.UNSUPPORTED_VERSION) for name in names])
+        if not names:
+            return ConsumerGroupDescribeResponse(groups=[])
+        answer = _Answer(names)
+        for group_id in names:
+            refusal = groups.check_group_id(group_id)
+            shard = refusal if refusal is not None else groups.find(group_id)
+            if isinstance(shard, ErrorCode):
+                answer.note(group_id, _failed(group_id, shard))
+            else:
+                described = groups.when_readable(shard, group_id, partial(describe, shard, group_id, operations))
+                described.listen(partial(answer.note, group_id))
+        return answer.pending
+
+    return HandlerSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, handle=handle)
+
+
+def _member(member: ConsumerMember, target: Assignment, image: MetadataImage) -> DescribedConsumerMember:
+    return DescribedConsumerMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topic_names),
+        subscribed_topic_regex=member.topic_regex,
+        assignment=_assignment(member.assigned, image),
+        target_assignment=_assignment(target, image),
+        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+    )
+
+
+def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedAssignment:
+    return DescribedAssignment(
+        topic_partitions=[
+            DescribedTopicPartitions(topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers))
+            for topic_id, numbers in assignment.items()
+            if topic_id in image.topic_names
+        ]
+    )
+
+
+def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(error_code=error, error_message=message, group_id=group_id)

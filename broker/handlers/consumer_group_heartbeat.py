@@ -1,0 +1,52 @@
+"""ConsumerGroupHeartbeat: v0-v1.
+
+Behaviour: a member of a group whose partitions the broker assigns joins (epoch 0), goes on, and leaves (-1; -2 for a static one that will
+be back). Each answer has its epoch, and what it has to have when that is new, or when it said all of itself. A partition is given to a
+member when nobody else has it any more. A classic group of consumers becomes one of these with its first such member.
+
+Version notes: v1 has patterns of topics, and member ids that the client makes.
+
+Errors: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND (also for a classic group that can't become
+one of these), GROUP_MAX_SIZE_REACHED (also above ten thousand members), UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID,
+FENCED_INSTANCE_ID, UNSUPPORTED_VERSION where such groups aren't served, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 848, 1082, 1101.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.connection import RequestContext
+from lowtide.broker.coordinator.consumer_heartbeats import check_heartbeat, heartbeat_failed
+from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.joining import Client
+from lowtide.broker.coordinator.service import GroupCoordinator
+from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def handle(
+        request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]:
+        if not groups.settings.serves_consumer_groups:
+            return heartbeat_failed(ErrorCode.UNSUPPORTED_VERSION)
+        refusal = check_heartbeat(request, context.api_version, groups.settings.consumer_assignors)
+        if refusal is not None:
+            return heartbeat_failed(refusal.error, refusal.message)
+        shard = groups.find(request.group_id)
+        if isinstance(shard, ErrorCode):
+            return heartbeat_failed(shard)
+        client = Client(context.client_id or "", f"/{context.connection.peer.rpartition(':')[0]}", context.api_version)
+
+        def decide(pending: Pending[ConsumerGroupHeartbeatResponse], effects: Effects) -> None:
+            shard.groups.heartbeats.heartbeat(request, client, pending, effects)
+
+        return groups.decide(shard, decide)
+
+    return HandlerSpec(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, handle=handle)

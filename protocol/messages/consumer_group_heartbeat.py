@@ -1,0 +1,61 @@
+"""ConsumerGroupHeartbeat (key 68): a member of a group that the broker assigns joins, shows what it has, and leaves.
+
+Field by field this is Kafka's ConsumerGroupHeartbeatRequest/Response. What hasn't changed since the last heartbeat may be null.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Message, String, Uuid, Versions
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
+"""The member's place is kept for its instance id until its session ends."""
+
+
+class HeartbeatTopicPartitions(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    topic_id: Uuid
+    partitions: list[Int32]
+
+
+class ConsumerGroupHeartbeatRequest(ApiMessage, kw_only=True):
+    """Who the member is, what it wants and what it has."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    group_id: String
+    member_id: String
+    member_epoch: Int32
+    instance_id: String | None = None
+    rack_id: String | None = None
+    rebalance_timeout_ms: Int32 = -1
+    subscribed_topic_names: list[String] | None = None
+    subscribed_topic_regex: Annotated[String | None, Versions("1+")] = None
+    server_assignor: String | None = None
+    topic_partitions: list[HeartbeatTopicPartitions] | None = None
+
+
+class HeartbeatAssignment(Message, kw_only=True):
+    """What the member is to have."""
+
+    topic_partitions: list[HeartbeatTopicPartitions]
+
+
+class ConsumerGroupHeartbeatResponse(ApiMessage, kw_only=True):
+    """The member's epoch, and its assignment where that is new."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    member_id: String | None = None
+    member_epoch: Int32 = 0
+    heartbeat_interval_ms: Int32 = 0
+    assignment: HeartbeatAssignment | None = None

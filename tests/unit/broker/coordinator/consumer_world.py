@@ -1,0 +1,143 @@
+"""Groups whose partitions the broker assigns, in the world of `group_world`, with topics that a test makes, grows and deletes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from lowtide.broker.coordinator.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer_heartbeats import check_heartbeat, heartbeat_failed
+from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.joining import Client
+from lowtide.broker.coordinator.settings import GroupSettings
+from lowtide.broker.coordinator.topic_view import TopicView
+from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
+from lowtide.protocol.consumer_protocol import encode_assignment
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
+from lowtide.protocol.types import TopicId
+
+from .group_world import GROUP, REBALANCE_MS, Answer, World
+
+PARTITION = PartitionImage(replicas=(1,), isr=(1,), isr_epochs=(1,), leader=1, leader_epoch=0, partition_epoch=0, modify_revision=1)
+HOST = "/host"
+
+
+def topic_id(name: str, number: int = 0) -> TopicId:
+    """The id of a topic; `number` is how often one of this name was deleted."""
+    return hashlib.md5(f"{name} {number}".encode(), usedforsecurity=False).digest()
+
+
+def subscription(*topics: str, version: int = 3, owned: Mapping[str, list[int]] | None = None) -> bytes:
+    """What a member of the classic protocol says."""
+    names = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
+    start = version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+    rows = encode_assignment(0, sorted((owned or {}).items()))[2:-4]
+    if version < 1:
+        return start
+    return start + rows + (b"\xff\xff\xff\xff" if version >= 2 else b"") + (b"\xff\xff" if version >= 3 else b"")
+
+
+class Cluster:
+    """The topics there are."""
+
+    def __init__(self, topics: Mapping[str, int]) -> None:
+        self.image = MetadataImage(revision=1)
+        self.view = TopicView(self)
+        self._deleted: dict[str, int] = {}
+        for name, count in topics.items():
+            self.set_topic(name, count)
+
+    def set_topic(self, name: str, count: int) -> None:
+        """Make a topic, or let one grow, or with 0 delete it."""
+        old = self.image.topics.get(name)
+        topics = {key: topic for key, topic in self.image.topics.items() if key != name}
+        if count:
+            number = topic_id(name, self._deleted.get(name, 0))
+            topics[name] = TopicImage(name=name, topic_id=number, partitions=(PARTITION,) * count, configs={}, modify_revision=1)
+        elif old is not None:
+            self._deleted[name] = self._deleted.get(name, 0) + 1
+        self.image = MetadataImage(
+            revision=self.image.revision + 1, topics=topics, topic_names={topic.topic_id: name for name, topic in topics.items()}
+        )
+        made = (topics[name],) if name in topics and old is None else ()
+        gone = (old,) if old is not None and not count else ()
+        self.view.note_changes(ImageDelta(topics_created=made, topics_deleted=gone))
+
+
+class ConsumerWorld(World):
+    """See the module."""
+
+    def __init__(self, settings: GroupSettings | None = None, *, topics: Mapping[str, int] | None = None, seed: int = 0) -> None:
+        self.cluster = Cluster(topics if topics is not None else {"t": 4})
+        chosen = settings if settings is not None else GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0)
+        super().__init__(chosen, seed=seed)
+
+    def make_groups(self, settings: GroupSettings, seed: int) -> Groups:
+        return super().make_groups(settings, seed, self.cluster.view)
+
+    @property
+    def group(self) -> ConsumerGroup:
+        group = self.groups.groups[GROUP]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    def ids(self, name: str = "t") -> TopicId:
+        """The id of a topic that there is."""
+        return self.cluster.image.topics[name].topic_id
+
+    def beat(self, member_id: str, epoch: int, *, version: int = 1, group: str = GROUP, **more: Any) -> Answer:
+        """ConsumerGroupHeartbeat. `owned` is what the member says it has, by the topic's name or id."""
+        answer = Answer()
+        owned = more.pop("owned", None)
+        rows = None
+        if owned is not None:
+            rows = [
+                HeartbeatTopicPartitions(topic_id=self.ids(key) if isinstance(key, str) else key, partitions=sorted(numbers))
+                for key, numbers in owned.items()
+            ]
+        request = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member_id, member_epoch=epoch, topic_partitions=rows, **more)
+        refusal = check_heartbeat(request, version, self.settings.consumer_assignors)
+        if refusal is not None:
+            answer.response = heartbeat_failed(refusal.error, refusal.message)
+            return answer
+        effects = self.effects()
+        self.groups.heartbeats.heartbeat(request, Client("client", HOST, version), answer, effects)
+        self.carry_out(effects)
+        return answer
+
+    def enter(self, member_id: str, *topics: str, **more: Any) -> Any:
+        """Join with the new protocol: the answer."""
+        names = list(topics or ("t",)) if "subscribed_topic_regex" not in more else None
+        answer = self.beat(member_id, 0, owned={}, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=names, **more)
+        assert answer.error == ErrorCode.NONE, (answer.error, answer.response.error_message)
+        return answer.response
+
+    def assigned(self, response: Any) -> dict[TopicId, set[int]] | None:
+        """What an answer gives."""
+        if response.assignment is None:
+            return None
+        return {row.topic_id: set(row.partitions) for row in response.assignment.topic_partitions}
+
+    def settle(self, *member_ids: str, rounds: int = 8) -> None:
+        """Members heartbeat, taking up and giving back at once what they are told, until nothing happens any more."""
+        for _ in range(rounds):
+            for member_id in member_ids:
+                member = self.group.members[member_id]
+                answer = self.beat(member_id, member.member_epoch, owned=dict(member.assigned))
+                assert answer.error == ErrorCode.NONE, answer.error
+
+    def check_reload(self) -> None:
+        """A coordinator that loads the log knows the same."""
+        other = self.reload()
+        assert set(other.groups.groups) >= set(self.groups.groups)
+        for group_id, group in self.groups.groups.items():
+            if not isinstance(group, ConsumerGroup):
+                continue
+            loaded = other.groups.groups[group_id]
+            assert isinstance(loaded, ConsumerGroup)
+            for name in ConsumerGroup.__slots__:
+                if name not in ("checked_image", "members", "memory"):
+                    assert getattr(loaded, name) == getattr(group, name), name
+            assert loaded.members == group.members
