@@ -46,6 +46,16 @@ GROUP_METADATA_VERSION: Final = 3
 V = TypeVar("V", bound=ApiMessage)
 
 _INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_OFFSET_VALUE = struct.Struct(">hqiB")
+"""Version, offset, leader epoch, and the length of the metadata, plus one, if that is one byte."""
+
+_SHORT_METADATA: Final = 127
+_NO_TAGS = b"\0"
+_TOPIC_ID_FOLLOWS = bytes((1, 0, len(ZERO_TOPIC_ID)))
+"""One tagged field, the tag 0, and its size."""
+
 _OFFSET_COMMIT_TYPE = _INT16.pack(1)
 _GROUP_METADATA_TYPE = _INT16.pack(GROUP_METADATA_TYPE)
 
@@ -127,11 +137,31 @@ class GroupMetadata(msgspec.Struct, frozen=True):
 
 def encode_offset_commit(group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> CoordinatorRecord:
     """The record that keeps an offset, or with None the one that takes it back."""
-    key = _OFFSET_COMMIT_TYPE + codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group=group, topic=topic, partition=partition))
+    key = _encode_offset_key(group.encode(), topic.encode(), partition)
     if value is None:
         return key, None
     version = OFFSET_COMMIT_VERSION if value.expire_timestamp == NO_TIMESTAMP else OFFSET_COMMIT_VERSION_WITH_EXPIRY
+    if version == OFFSET_COMMIT_VERSION and len(value.metadata) < _SHORT_METADATA:
+        metadata = value.metadata.encode()
+        if len(metadata) < _SHORT_METADATA:
+            return key, _encode_offset_value(value, metadata)
     return key, _INT16.pack(version) + codec_for(OffsetCommitValue, version).encode(value)
+
+
+def _encode_offset_key(group: bytes, topic: bytes, partition: int) -> bytes:
+    """What the codec of `OffsetCommitKey` makes, in a quarter of the time: a broker writes tens of thousands in a second."""
+    return b"".join((_OFFSET_COMMIT_TYPE, _INT16.pack(len(group)), group, _INT16.pack(len(topic)), topic, _INT32.pack(partition)))
+
+
+def _encode_offset_value(value: OffsetCommitValue, metadata: bytes) -> bytes:
+    """The same for `OffsetCommitValue` in version 4: the length of its metadata is one byte, and its topic id is the only tagged field."""
+    fields = (
+        _OFFSET_VALUE.pack(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, len(metadata) + 1),
+        metadata,
+        _INT64.pack(value.commit_timestamp),
+        _NO_TAGS if value.topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + value.topic_id,
+    )
+    return b"".join(fields)
 
 
 def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> CoordinatorRecord:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Final, TYPE_CHECKING, TypeAlias
 
 import msgspec
 from crc32c import crc32c
@@ -327,25 +327,42 @@ def append_record(
     out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, *, headers: Sequence[Header] = ()
 ) -> None:
     """Append one record in the batch's format."""
-    body = bytearray(1)
-    append_varint(body, timestamp_delta)
-    append_varint(body, offset_delta)
-    _append_bytes(body, key)
-    _append_bytes(body, value)
-    append_varint(body, len(headers))
+    fields = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
+    _append_bytes(fields, key)
+    _append_bytes(fields, value)
+    fields.append(_varint(len(headers)))
     for name, content in headers:
-        _append_bytes(body, name)
-        _append_bytes(body, content)
-    append_varint(out, len(body))
+        _append_bytes(fields, name)
+        _append_bytes(fields, content)
+    body = b"".join(fields)
+    out += _varint(len(body))
     out += body
 
 
-def _append_bytes(out: bytearray, content: bytes | None) -> None:
+def _append_bytes(fields: list[bytes], content: bytes | None) -> None:
     if content is None:
-        out.append(1)
+        fields.append(_ABSENT)
     else:
-        append_varint(out, len(content))
-        out += content
+        fields.append(_varint(len(content)))
+        fields.append(content)
+
+
+def _varint(value: int) -> bytes:
+    """A zigzag varint. Deltas and lengths are small more often than not: those are there already."""
+    return _SMALL_VARINTS[value] if 0 <= value < _SMALL_VARINTS_COUNT else _encode_varint(value)
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    append_varint(out, value)
+    return bytes(out)
+
+
+_ABSENT: Final = b"\x01"
+"""A length of -1."""
+
+_SMALL_VARINTS_COUNT: Final = 256
+_SMALL_VARINTS: Final = [_encode_varint(value) for value in range(_SMALL_VARINTS_COUNT)]
 
 
 def build_batch(

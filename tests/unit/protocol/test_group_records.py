@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lowtide.protocol.compiler import codec_for, reference_codec
 from lowtide.protocol.consumer_protocol import subscribed_topics
@@ -45,6 +47,27 @@ def test_an_offset_with_the_id_of_its_topic():
     assert key == bytes.fromhex("0001 0001 67 0001 74 00000003")
     assert body == bytes.fromhex("0004 0000000000000007 00000002 02 6d 0000000000000009 01 00 10") + TOPIC_ID
     assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
+
+
+@settings(deadline=None)
+@given(
+    group=st.text(max_size=40),
+    topic=st.text(max_size=40),
+    partition=st.integers(0, 2**31 - 1),
+    offset=st.integers(-1, 2**63 - 1),
+    epoch=st.integers(-1, 2**31 - 1),
+    metadata=st.text(max_size=20) | st.integers(120, 140).map("m".__mul__) | st.integers(60, 70).map("ü".__mul__),
+    topic_id=st.binary(min_size=16, max_size=16) | st.just(bytes(16)),
+)
+def test_offsets_are_written_by_hand_as_their_codec_writes_them(
+    group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, topic_id: bytes
+):
+    """Around the place where the length of the metadata needs a second byte, too."""
+    value = OffsetCommitValue(offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=offset, topic_id=topic_id)
+    key, body = encode_offset_commit(group, topic, partition, value)
+    assert key[2:] == codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group=group, topic=topic, partition=partition))
+    assert body is not None
+    assert body[2:] == codec_for(OffsetCommitValue, 4).encode(value)
 
 
 def test_an_offset_that_says_how_long_it_is_kept_is_of_version_1():
