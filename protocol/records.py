@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Final, TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from crc32c import crc32c
