@@ -463,8 +463,11 @@ def build_end_transaction_marker(
 def read_control_record(batch: Buffer, *, max_bytes: int) -> ControlRecord | None:
     """Read the marker of a control batch, or None for a type that ends no transaction (Kafka's readers skip those).
 
+    None, too, for one without records: that is what compaction leaves of a marker that nothing needs.
     Errors: ProtocolError when the batch is broken or its key or value is too short.
     """
+    if not read_batch_header(batch).record_count:
+        return None
     record = next(iterate_records(batch, max_bytes=max_bytes), None)
     if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise ProtocolError("a control batch without a control record")

@@ -1,15 +1,19 @@
 """What of a log may be compacted, whether it is time, and which segments become one: decided from segments, offsets and configuration.
 
-The part below `first_dirty_offset` has been compacted; the dirty part reaches from there to `first_uncleanable_offset`: the active segment,
-what isn't stable yet, and what is younger than `min.compaction.lag.ms` are left alone. It is time when the dirty part is more than
-`min.cleanable.dirty.ratio` of both, or when a record in it waits for longer than `max.compaction.lag.ms` (KIP-354).
+The part below `first_dirty_offset` has been compacted; the dirty part reaches from there to `first_uncleanable_offset`, where a segment
+begins: the active segment, and those with anything that isn't stable yet, isn't on the disk yet, or is younger than
+`min.compaction.lag.ms`, are left alone. It is time when the dirty part is more than `min.cleanable.dirty.ratio` of both, or when a record
+in it waits for longer than `max.compaction.lag.ms` (KIP-354).
 
-Source: Kafka's LogCleanerManager.cleanableOffsets, LogToClean, Cleaner.groupSegmentsBySize.
+That it must be on the disk isn't Kafka's rule: an old record mustn't go for the sake of a new one that a power cut takes away.
+
+Source: Kafka's LogCleanerManager.cleanableOffsets, maxCompactionDelay, LogToClean, Cleaner.groupSegmentsBySize.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from lowtide.protocol.types import Offset
@@ -18,7 +22,26 @@ from lowtide.storage.retention import SizedSegment
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 """A segment's indexes have no room for more."""
 
+GROUP_SEGMENTS_MAX: Final = 64
+"""Replaced at once by one: their files are renamed in one turn of the loop."""
+
+NO_LAG_LIMIT: Final = 2**63 - 1
+"""`max.compaction.lag.ms` where nobody has set it."""
+
 SegmentT = TypeVar("SegmentT", bound=SizedSegment)
+SegmentT_contra = TypeVar("SegmentT_contra", bound=SizedSegment, contravariant=True)
+
+
+class RecordTimes(Protocol[SegmentT_contra]):
+    """When a segment's records are from. It may have to read a file, and is asked only where a limit of time is set."""
+
+    def first_timestamp(self, segment: SegmentT_contra) -> int:
+        """The largest one of its first batch; -1 without any."""
+        ...
+
+    def newest_ms(self, segment: SegmentT_contra) -> int:
+        """The largest one, or else when its file was last written."""
+        ...
 
 
 class CompactionConfig(Protocol):
@@ -38,6 +61,8 @@ class LogEnds(NamedTuple):
     log_start_offset: Offset
     last_stable_offset: Offset
     """An exclusive end."""
+    recovery_point: Offset
+    """An exclusive end of what is on the disk."""
     log_end_offset: Offset
     """An exclusive end."""
 
@@ -63,32 +88,30 @@ def find_cleanable(
     ends: LogEnds,
     checkpoint: Offset | None,
     config: CompactionConfig,
-    largest_timestamp: Callable[[SegmentT], int],
+    times: RecordTimes[SegmentT],
     now_ms: int,
 ) -> Cleanable:
-    """`checkpoint` is how far the log was compacted before; None if it never was. `largest_timestamp` is a segment's, or its file's time.
+    """`checkpoint` is how far the log was compacted before; None if it never was. `now_ms` is wall-clock time.
 
-    A checkpoint outside of the log is worth nothing: it was truncated, or begun anew. `now_ms` is wall-clock time.
+    A checkpoint outside of the log is worth nothing: it was truncated, or begun anew.
     """
     start = ends.log_start_offset
     first_dirty = checkpoint if checkpoint is not None and start <= checkpoint <= ends.log_end_offset else start
-    limit = max(min(segments[-1].base_offset, ends.last_stable_offset), first_dirty)
-    clean_bytes = dirty_bytes = 0
-    is_overdue = False
-    for number, segment in enumerate(segments[:-1]):
-        if segment.base_offset >= limit:
-            break
-        if segments[number + 1].base_offset <= first_dirty:
-            clean_bytes += segment.size
-            continue
-        age_ms = now_ms - largest_timestamp(segment)
-        if config.min_compaction_lag_ms > 0 and age_ms < config.min_compaction_lag_ms:
-            limit = max(segment.base_offset, first_dirty)
-            break
-        dirty_bytes += segment.size
-        is_overdue = is_overdue or age_ms > config.max_compaction_lag_ms
-    found = Cleanable(first_dirty, limit, clean_bytes, dirty_bytes, is_due=False)
-    is_due = dirty_bytes > 0 and limit > first_dirty and (is_overdue or found.dirty_ratio > config.min_cleanable_dirty_ratio)
+    bases = [segment.base_offset for segment in segments]
+    end = max(bisect_right(bases, min(ends.last_stable_offset, ends.recovery_point, bases[-1])) - 1, 0)
+    first = max(bisect_right(bases, first_dirty) - 1, 0)
+    if config.min_compaction_lag_ms > 0:
+        young_ms = now_ms - config.min_compaction_lag_ms
+        end = next((number for number in range(first, end) if times.newest_ms(segments[number]) > young_ms), end)
+    clean_bytes = sum(segment.size for segment in segments[: min(first, end)])
+    dirty = segments[first:end]
+    dirty_bytes = sum(segment.size for segment in dirty)
+    found = Cleanable(first_dirty, max(bases[end], first_dirty), clean_bytes, dirty_bytes, is_due=False)
+    is_due = dirty_bytes > 0 and found.first_uncleanable_offset > first_dirty
+    if is_due and found.dirty_ratio <= config.min_cleanable_dirty_ratio:
+        is_due = config.max_compaction_lag_ms < NO_LAG_LIMIT and any(
+            0 < times.first_timestamp(segment) < now_ms - config.max_compaction_lag_ms for segment in dirty
+        )
     return found._replace(is_due=is_due)
 
 
@@ -104,7 +127,7 @@ def group_segments(segments: Sequence[SegmentT], end_offset: Offset, segment_byt
             break
         last_offset = segments[number + 1].base_offset - 1
         fits = groups and size + segment.size <= segment_bytes and last_offset - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
-        if fits:
+        if fits and len(groups[-1]) < GROUP_SEGMENTS_MAX:
             groups[-1].append(segment)
             size += segment.size
         else:

@@ -6,25 +6,25 @@ reaches are written anew by `compact_batch`. Guards:
 - offsets never shift: a batch keeps its first and last offset, and a record its own, whatever is left of it;
 - a record goes only if a later one of its key is in the map, it is a tombstone whose time is over, or its transaction was aborted;
 - records of aborted transactions aren't put into the map: they mustn't replace committed ones;
-- a producer's last batch stays as an empty one, so that its sequence numbers are still known after a start;
+- a producer's last batch stays as an empty one, so that its sequence numbers are still known after a start; without one, its last marker;
+- the last batch of what becomes one segment stays, as an empty one at least: a start after a crash tells by it which segments it replaces;
 - epoch, producer, sequence, timestamp type, codec and flags of a batch are kept, and what isn't changed is copied byte for byte.
 
 A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That moment is kept in the
-batch: bit 6 of the attributes says that the base timestamp is when its tombstones may go (KIP-534). Records without a key go.
+batch: bit 6 of the attributes says that the base timestamp is when its tombstones may go (KIP-534). The marker of a transaction of which no
+batch is left (`CleanedTransactions`) goes the same way. Records without a key go.
 
-Control batches stay: nobody here knows yet when nothing needs them any more. Source: Kafka's Cleaner and MemoryRecords.filterTo.
+Source: Kafka's Cleaner and MemoryRecords.filterTo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from hashlib import blake2b
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from lowtide.protocol.compression import Compression, compress, decompress
-from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (
     COMPRESSION_BITS,
     DELETE_HORIZON_BIT,
@@ -33,55 +33,20 @@ from lowtide.protocol.records import (
     BatchHeader,
     append_varint,
     assemble_batch,
-    read_varint,
 )
-from lowtide.protocol.types import NO_TIMESTAMP, Offset, ProducerId
+from lowtide.protocol.types import NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId
+from lowtide.storage.offset_map import OffsetMap
+from lowtide.storage.record_keys import RecordKeys, after_timestamp, attributes_of, find_keys, timestamp_delta
 
 Buffer = bytes | bytearray | memoryview
 
-ENTRY_BYTES: Final = 200
-"""What a key takes in the map, measured: its digest, its offset, and its place in the table at its emptiest."""
 
-_DIGEST_BYTES: Final = 20
-_ONE_BYTE: Final = 0x80
-"""A varint below it is that byte, zigzag."""
+class LastRecord(NamedTuple):
+    """The last that a producer that isn't forgotten has written."""
 
-
-class OffsetMap:
-    """The last offset of each key of a part of a log, with bounded memory (`log.cleaner.dedupe.buffer.size`)."""
-
-    __slots__ = ("_entries_max", "_offsets", "latest_offset")
-
-    def __init__(self, memory_bytes: int) -> None:
-        """Errors: ValueError for memory that doesn't hold a single key."""
-        self._entries_max = memory_bytes // ENTRY_BYTES
-        if self._entries_max < 1:
-            message = f"{memory_bytes} bytes don't hold a key: at least {ENTRY_BYTES} are needed"
-            raise ValueError(message)
-        self._offsets: dict[bytes, Offset] = {}
-        self.latest_offset: Offset = -1
-        """Of all records that were looked at, inclusive: what lies above it isn't compacted this time."""
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def put(self, key: bytes, offset: Offset) -> bool:
-        """Note a record. Returns False, with nothing changed, for a new key where there is no room."""
-        digest = _digest(key)
-        if len(self._offsets) >= self._entries_max and digest not in self._offsets:
-            return False
-        self._offsets[digest] = offset
-        self.latest_offset = offset
-        return True
-
-    def last_offset(self, key: bytes) -> Offset:
-        """The last offset of a key, -1 if it isn't there."""
-        return self._offsets.get(_digest(key), -1)
-
-
-def _digest(key: bytes) -> bytes:
-    """Stands for a key: a short one for itself; a digest is longer than those, and two keys don't share one."""
-    return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()
+    last_offset: Offset
+    """Of its newest batch with records; -1 if it is known for its markers only."""
+    producer_epoch: ProducerEpoch
 
 
 class CompactionRules(NamedTuple):
@@ -91,73 +56,15 @@ class CompactionRules(NamedTuple):
     """Wall-clock time."""
     delete_retention_ms: int
     """`delete.retention.ms`"""
-    last_offsets: Mapping[ProducerId, Offset]
-    """Of each producer that isn't forgotten, the last offset of its newest batch with records."""
+    last_records: Mapping[ProducerId, LastRecord]
     decompressed_bytes_max: int
 
 
-class RecordPlace(msgspec.Struct, gc=False):
-    """A record within its batch's uncompressed records: `start` is that of its length, `end` is behind it."""
-
-    start: int
-    timestamp_end: int
-    """Behind its timestamp delta: what follows depends on no field of the batch but the base offset."""
-    end: int
-    attributes: int
-    timestamp_delta: int
-    offset_delta: int
-    key: bytes | None
-    has_value: bool
-
-
-def record_places(payload: bytes | bytearray, count: int) -> Iterator[RecordPlace]:
-    """The records of a batch's uncompressed `payload`. Errors: ProtocolError where they don't fill it.
-
-    A varint of one byte, as most are, is read in place: this walk is what compaction costs.
-    """
-    position, limit = 0, len(payload)
-    try:
-        for _ in range(count):
-            size, body = _varint(payload, position)
-            end = body + size
-            if size <= 0 or end > limit:
-                raise ProtocolError(f"a record at byte {position} ends outside of its batch")
-            timestamp_delta, timestamp_end = _varint(payload, body + 1)
-            if (first := payload[timestamp_end]) < _ONE_BYTE:
-                offset_delta, at = first >> 1 if not first & 1 else -1, timestamp_end + 1
-            else:
-                offset_delta, at = read_varint(payload, timestamp_end)
-            if (first := payload[at]) < _ONE_BYTE:
-                key_size, at = (first >> 1) ^ -(first & 1), at + 1
-            else:
-                key_size, at = read_varint(payload, at)
-            key = None
-            if key_size >= 0:
-                key = bytes(payload[at : at + key_size])
-                at += key_size
-            if (first := payload[at]) < _ONE_BYTE:
-                value_size, at = (first >> 1) ^ -(first & 1), at + 1
-            else:
-                value_size, at = read_varint(payload, at)
-            if offset_delta < 0 or at + max(value_size, 0) > end:
-                raise ProtocolError(f"the record at byte {position} is longer than it says, or before its batch")
-            yield RecordPlace(position, timestamp_end, end, payload[body], timestamp_delta, offset_delta, key, value_size >= 0)
-            position = end
-    except IndexError:
-        raise ProtocolError(f"the record at byte {position} is cut") from None
-    if position != limit:
-        raise ProtocolError(f"{limit - position} bytes follow the last of {count} records")
-
-
-def _varint(payload: bytes | bytearray, position: int) -> tuple[int, int]:
-    if (first := payload[position]) < _ONE_BYTE:
-        return (first >> 1) ^ -(first & 1), position + 1
-    return read_varint(payload, position)
-
-
-def _payload(header: BatchHeader, batch: Buffer, limit: int) -> bytes | bytearray:
+def _records(header: BatchHeader, batch: Buffer, limit: int) -> bytes:
     payload = memoryview(batch)[RECORD_BATCH_OVERHEAD : header.size_bytes]
-    return bytes(payload) if header.compression is Compression.NONE else decompress(header.compression, payload, max_bytes=limit)
+    if header.compression is Compression.NONE or not header.record_count:
+        return bytes(payload)
+    return bytes(decompress(header.compression, payload, max_bytes=limit))
 
 
 def note_batch(
@@ -168,40 +75,74 @@ def note_batch(
     The part then ends with the last record that was taken in. Errors: ProtocolError.
     """
     if not header.is_control and not aborted and header.record_count:
-        for record in record_places(_payload(header, batch, decompressed_bytes_max), header.record_count):
-            offset = header.base_offset + record.offset_delta
-            if record.key is not None and offset >= first_dirty_offset and not offsets.put(record.key, offset):
-                return False
+        records = _records(header, batch, decompressed_bytes_max)
+        found = find_keys(records, 0, len(records), header.record_count)
+        if not offsets.note(found, header.base_offset, first_dirty_offset):
+            return False
     if header.last_offset >= first_dirty_offset:
         offsets.latest_offset = header.last_offset
     return True
 
 
-def compact_batch(offsets: OffsetMap, header: BatchHeader, batch: Buffer, rules: CompactionRules, *, aborted: bool) -> Buffer | None:
-    """What is left of a batch: itself, the same with fewer records, an empty one, or nothing. Errors: ProtocolError."""
+def compact_batch(
+    offsets: OffsetMap, header: BatchHeader, batch: Buffer, rules: CompactionRules, *, discarded: bool, is_last: bool = False
+) -> Buffer | None:
+    """What is left of a batch: itself, the same with fewer records, an empty one, or nothing. Errors: ProtocolError.
+
+    `discarded` says that its transaction was aborted, or that it is a marker that nothing needs; `is_last` that it stays in any case, as
+    the last one of its segment.
+    """
+    stays = is_last or _is_last_of_producer(header, rules)
     if header.is_control:
-        return batch
-    horizon_ms = header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
-    payload = _payload(header, batch, rules.decompressed_bytes_max) if header.record_count else b""
-    kept: list[RecordPlace] = []
-    has_tombstones = False
-    if not aborted:
-        for record in record_places(payload, header.record_count):
-            offset = header.base_offset + record.offset_delta
-            if offset <= offsets.latest_offset:
-                if record.key is None or offsets.last_offset(record.key) > offset:
-                    continue
-                if not record.has_value and horizon_ms is not None and rules.now_ms >= horizon_ms:
-                    continue
-            kept.append(record)
-            has_tombstones = has_tombstones or not record.has_value
+        return _compact_marker(header, batch, rules, unneeded=discarded, stays=stays)
+    horizon_ms = _horizon_ms(header)
+    kept: list[int] | range = []
+    records, has_tombstones = b"", False
+    found = RecordKeys([], [], [], [], [])
+    if not discarded and header.record_count:
+        records = _records(header, batch, rules.decompressed_bytes_max)
+        found = find_keys(records, 0, len(records), header.record_count)
+        kept = _kept(offsets, header, found, drops_tombstones=horizon_ms is not None and rules.now_ms >= horizon_ms)
+        has_tombstones = bool(found.tombstones) and not set(found.tombstones).isdisjoint(kept)
     if not kept:
-        is_last = header.producer_id >= 0 and rules.last_offsets.get(header.producer_id) == header.last_offset
-        return _empty(header) if is_last else None
+        return _empty(header) if stays else None
     sets_horizon = has_tombstones and horizon_ms is None
     if len(kept) == header.record_count and not sets_horizon:
         return batch
-    return _rewritten(header, payload, kept, rules.now_ms + rules.delete_retention_ms if sets_horizon else None)
+    return _rewritten(header, records, found, kept, rules.now_ms + rules.delete_retention_ms if sets_horizon else None)
+
+
+def _is_last_of_producer(header: BatchHeader, rules: CompactionRules) -> bool:
+    last = rules.last_records.get(header.producer_id) if header.producer_id >= 0 else None
+    if last is None:
+        return False
+    if last.last_offset >= 0:
+        return header.last_offset == last.last_offset
+    return header.is_control and header.producer_epoch == last.producer_epoch
+
+
+def _horizon_ms(header: BatchHeader) -> int | None:
+    return header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
+
+
+def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_tombstones: bool) -> list[int] | range:
+    """The numbers of the records that stay."""
+    gone = set(offsets.superseded(found, header.base_offset))
+    others = [*found.keyless, *(found.tombstones if drops_tombstones else ())]
+    gone.update(number for number in others if header.base_offset + found.deltas[number] <= offsets.latest_offset)
+    numbers = range(len(found.keys))
+    return [number for number in numbers if number not in gone] if gone else numbers
+
+
+def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, *, unneeded: bool, stays: bool) -> Buffer | None:
+    horizon_ms = _horizon_ms(header)
+    if not header.record_count or (unneeded and horizon_ms is not None and horizon_ms <= rules.now_ms):
+        return _empty(header) if stays else None
+    if not unneeded or horizon_ms is not None:
+        return batch
+    records = _records(header, batch, rules.decompressed_bytes_max)
+    found = find_keys(records, 0, len(records), header.record_count)
+    return _rewritten(header, records, found, range(header.record_count), rules.now_ms + rules.delete_retention_ms)
 
 
 def _empty(header: BatchHeader) -> bytes:
@@ -210,26 +151,31 @@ def _empty(header: BatchHeader) -> bytes:
     return assemble_batch(msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 
 
-def _rewritten(header: BatchHeader, payload: Buffer, kept: Collection[RecordPlace], new_horizon_ms: int | None) -> bytes:
+def _rewritten(header: BatchHeader, records: bytes, found: RecordKeys, kept: list[int] | range, new_horizon_ms: int | None) -> bytes:
     """The batch with the records that are kept. A new horizon becomes the base timestamp, to which the records' own relate."""
+    starts = [0, *found.ends]
     out = bytearray()
-    base_timestamp = header.base_timestamp if new_horizon_ms is None else new_horizon_ms
-    shift = header.base_timestamp - base_timestamp
-    for record in kept:
-        if shift == 0:
-            out += payload[record.start : record.end]
-        else:
-            fields = bytearray([record.attributes])
-            append_varint(fields, record.timestamp_delta + shift)
-            fields += payload[record.timestamp_end : record.end]
+    if new_horizon_ms is None:
+        run = end = starts[kept[0]]
+        for number in kept:
+            if starts[number] != end:
+                out += records[run:end]
+                run = starts[number]
+            end = found.ends[number]
+        out += records[run:end]
+    else:
+        shift = header.base_timestamp - new_horizon_ms
+        for number in kept:
+            fields = bytearray([attributes_of(records, starts[number])])
+            append_varint(fields, timestamp_delta(records, starts[number]) + shift)
+            fields += records[after_timestamp(records, starts[number]) : found.ends[number]]
             append_varint(out, len(fields))
             out += fields
-    attributes = header.attributes if new_horizon_ms is None else header.attributes | DELETE_HORIZON_BIT
-    newest = header.base_timestamp + max(record.timestamp_delta for record in kept)
+    newest = header.base_timestamp + max(timestamp_delta(records, starts[number]) for number in kept)
     changed = msgspec.structs.replace(
         header,
-        attributes=attributes,
-        base_timestamp=base_timestamp,
+        attributes=header.attributes if new_horizon_ms is None else header.attributes | DELETE_HORIZON_BIT,
+        base_timestamp=header.base_timestamp if new_horizon_ms is None else new_horizon_ms,
         max_timestamp=header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else newest,
         record_count=len(kept),
     )

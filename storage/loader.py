@@ -23,9 +23,11 @@ from typing import Final
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, CheckpointError, decode_epochs
+from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
 from lowtide.storage.errors import storage_error
 from lowtide.storage.leader_epochs import LeaderEpochs
-from lowtide.storage.log import Log, LogConfig, LogParts
+from lowtide.storage.log import Log, LogConfig
+from lowtide.storage.log_parts import LogParts
 from lowtide.storage.offsets import LogOffsets
 from lowtide.storage.producer_state import ProducerStateManager
 from lowtide.storage.recovery import check_segment
@@ -44,8 +46,6 @@ from lowtide.storage.segment_files import SegmentCache
 from lowtide.storage.snapshots import ProducerSnapshots
 from lowtide.storage.transaction_index import TransactionIndex
 
-CLEANED_SUFFIX: Final = ".cleaned"
-SWAP_SUFFIX: Final = ".swap"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 _LOG_NAME: Final = re.compile(r"\d{20}\.log\Z")
@@ -224,7 +224,8 @@ class _Loader:
             if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
                 segment = self._segment(int(name[:20]), self.filesystem.file_size(self.path(name)))
                 segment.path = self.path(name)
-                ends.append(segment.next_offset())
+                # Its indexes aren't asked: by this path it has none, and new ones would be left behind.
+                ends.append(max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset))
         if ends:
             first, end = int(swapped[0][:20]), max(ends)
             for name in sorted(self.names, reverse=True):

@@ -22,7 +22,7 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, storage_error
-from lowtide.storage.file_slice import FileSlice, SliceToken
+from lowtide.storage.file_slice import FileSlice
 from lowtide.storage.log_parts import LogParts
 from lowtide.storage.log_sync import LogSync
 from lowtide.storage.log_values import (
@@ -41,6 +41,7 @@ from lowtide.storage.producer_state import ACCEPTED
 from lowtide.storage.segment import CONTROL_BYTES_MAX, Segment
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.segment_list import SegmentList
+from lowtide.storage.segment_swap import SegmentSwaps
 from lowtide.storage.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches
 from lowtide.storage.timestamps import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
 from lowtide.storage.transaction_recovery import rebuild_aborted
@@ -52,13 +53,8 @@ __all__ = [
     "FollowerAppend",
     "Log",
     "LogConfig",
-    "LogParts",
-    "LogRead",
     "RemovedSegment",
     "SegmentCache",
-    "SliceToken",
-    "TimestampedOffset",
-    "Truncation",
 ]
 
 _PREFIX: Final = Struct(">qii")
@@ -91,6 +87,7 @@ class Log(LogOffsets):
         "leader_epochs",
         "offline",
         "producer_state",
+        "swaps",
         "topic_id",
         "topic_partition",
         "unsettled",
@@ -120,6 +117,7 @@ class Log(LogOffsets):
         self._segments = SegmentList(parts.segments, parts.cache)
         self._snapshots = parts.snapshots
         self._aborted = parts.transaction_index
+        self.swaps = SegmentSwaps(parts.filesystem, parts.directory, self._segments, parts.snapshots, parts.transaction_index)
         self._removing: list[RemovedSegment] = []
         self._sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs)
 
@@ -339,6 +337,7 @@ class Log(LogOffsets):
         if number < 0:
             return self.truncate_fully_and_start_at(offset, now_ms=now_ms)
         place = self._segments[number].find(offset)
+        self.swaps.on_truncated(offset)
         removed = self._remove_from(number + 1)
         segment = self._segments.activate(number)
         log_end_offset = offset
@@ -371,6 +370,7 @@ class Log(LogOffsets):
 
     def _start_over(self, base_offset: Offset, now_ms: int) -> list[RemovedSegment]:
         """Replaces all segments by an empty one, and drops all snapshots."""
+        self.swaps.on_truncated(0)
         removed = self._remove_from(0)
         self._snapshots.drop_above(-1)
         try:

@@ -41,6 +41,10 @@ class LogConfig:
     retention_commitoffset_ms: int = -1
     """-1 where nothing goes because it has been consumed, be it that nobody asked for it."""
     min_insync_replicas: int = 1
+    delete_retention_ms: int = 86_400_000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _NEVER
 
     @property
     def asks_for_flushes(self) -> bool:

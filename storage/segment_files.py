@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import FileSystem
@@ -20,10 +21,12 @@ class RemovedSegment:
     A lock lets a worker rename them while the loop makes sure of the same before it uses their names again.
     """
 
-    __slots__ = ("_lock", "base_offset", "directory", "renamed", "size")
+    __slots__ = ("_lock", "_suffixes", "base_offset", "directory", "renamed", "size")
 
-    def __init__(self, directory: str, base_offset: Offset, size: int) -> None:
+    def __init__(self, directory: str, base_offset: Offset, size: int, suffixes: Sequence[str] = SEGMENT_SUFFIXES) -> None:
+        """`suffixes` are those of the files that go, the `.log` first."""
         self._lock = threading.Lock()
+        self._suffixes = suffixes
         self.directory = directory
         self.base_offset = base_offset
         self.size = size
@@ -32,7 +35,7 @@ class RemovedSegment:
     def paths(self) -> list[str]:
         """Its files, of which some may not exist."""
         stem = f"{self.directory}/{offset_name(self.base_offset)}"
-        return [stem + suffix for suffix in SEGMENT_SUFFIXES]
+        return [stem + suffix for suffix in self._suffixes]
 
     def mark_deleted(self, filesystem: FileSystem) -> None:
         """Renames the files to `.deleted`, so that a start after a crash removes them. For a worker; done twice, it does nothing.

@@ -83,6 +83,14 @@ class SegmentList:
         self._cache.drop(segment)
         return segment
 
+    def replace(self, number: int, count: int, segment: Segment) -> None:
+        """Puts a closed segment in the place of `count` closed ones from `number` on. Slices of these stay good."""
+        assert 0 <= number < number + count < len(self._segments)
+        for old in self._segments[number : number + count]:
+            self._cache.drop(old)
+        self._segments[number : number + count] = [segment]
+        self.bases[number : number + count] = [segment.base_offset]
+
     def restart(self, segment: Segment) -> None:
         """Begins anew, all segments having been removed, with a single one."""
         assert not self._segments

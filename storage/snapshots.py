@@ -122,6 +122,11 @@ class ProducerSnapshots:
         """The segments below the one at `base_offset` are gone or going, and take their snapshots along."""
         del self._offsets[: bisect_left(self._offsets, base_offset)]
 
+    def left_with_replaced(self, offsets: Iterable[Offset]) -> None:
+        """The segments at these base offsets became part of the one before, and took their snapshots along."""
+        gone = set(offsets)
+        self._offsets = [offset for offset in self._offsets if offset not in gone]
+
     def _remove(self, offset: Offset) -> None:
         self._offsets.remove(offset)
         path = self.path(offset)

@@ -166,6 +166,21 @@ class TransactionIndex:
         """The segments below the one at `base_offset` are gone or going, and take their files along."""
         self._forget(self._bases[: bisect_left(self._bases, base_offset)])
 
+    def replaced(self, bases: Iterable[Offset], base_offset: Offset, *, has_file: bool) -> None:
+        """The segments at `bases` gave way to one at `base_offset`, which has a file or no aborted transactions."""
+        self._forget([base for base in bases if base in self._bases])
+        if has_file:
+            insort(self._bases, base_offset)
+
+    def unwritten(self) -> list[CompletedTransaction]:
+        """The entries of which no file tells yet. Errors: as `entries`."""
+        return [entry for base_offset in sorted(self._unwritten) for entry in self.entries(base_offset)]
+
+    @property
+    def written_bases(self) -> list[Offset]:
+        """The base offsets of the segments of which a file tells all, rising."""
+        return [base_offset for base_offset in self._bases if base_offset not in self._unwritten]
+
     def removed_from(self, base_offset: Offset) -> None:
         """The segments from the one at `base_offset` on are gone, with their files."""
         self._forget(self._bases[bisect_left(self._bases, base_offset) :])

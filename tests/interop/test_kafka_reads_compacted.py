@@ -6,7 +6,8 @@ from pathlib import Path
 
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.records import build_batch, iterate_records, read_batch_header
-from lowtide.storage.compaction import CompactionRules, OffsetMap, compact_batch, note_batch
+from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, note_batch
+from lowtide.storage.offset_map import OffsetMap
 
 from .kafka import dump
 
@@ -27,8 +28,8 @@ def write_compacted(path: Path) -> list[bytes]:
         assert note_batch(offsets, header, batch, 0, aborted=False, decompressed_bytes_max=LIMIT)
     covered = build_batch([(1, b"k0", b"again", ())] * 4, base_offset=40)
     offsets.put(b"k0", 43)
-    rules = CompactionRules(10**12, 1000, {0: 3}, LIMIT)
-    found = [compact_batch(offsets, header, batch, rules, aborted=False) for header, batch in zip(headers, batches, strict=True)]
+    rules = CompactionRules(10**12, 1000, {0: LastRecord(3, 0)}, LIMIT)
+    found = [compact_batch(offsets, header, batch, rules, discarded=False) for header, batch in zip(headers, batches, strict=True)]
     left = [bytes(each) for each in [*found, covered] if each is not None]
     path.write_bytes(b"".join(left))
     return left

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.storage.cleanable import Cleanable, LogEnds, find_cleanable, group_segments
+from lowtide.storage.cleanable import GROUP_SEGMENTS_MAX, Cleanable, LogEnds, find_cleanable, group_segments
 
 NOW_MS = 10_000
 
@@ -31,9 +31,21 @@ SEGMENTS = [FakeSegment(number * 10, timestamp=number * 1000) for number in rang
 """Up to offset 50; the last one, from 40 on, is written."""
 
 
-def find(checkpoint: int | None = None, config: Config | None = None, *, start: int = 0, stable: int = 50) -> Cleanable:
-    ends = LogEnds(start, stable, 50)
-    return find_cleanable(SEGMENTS, ends, checkpoint, config or Config(), lambda segment: segment.timestamp, NOW_MS)
+class Times:
+    """Each segment's first batch is 500 ms older than its last."""
+
+    @staticmethod
+    def first_timestamp(segment: FakeSegment) -> int:
+        return segment.timestamp - 500
+
+    @staticmethod
+    def newest_ms(segment: FakeSegment) -> int:
+        return segment.timestamp
+
+
+def find(checkpoint: int | None = None, config: Config | None = None, *, start: int = 0, stable: int = 50, on_disk: int = 50) -> Cleanable:
+    ends = LogEnds(start, stable, on_disk, 50)
+    return find_cleanable(SEGMENTS, ends, checkpoint, config or Config(), Times(), NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +57,15 @@ def find(checkpoint: int | None = None, config: Config | None = None, *, start: 
         (find(40), (40, 40, 400, 0, False)),
         (find(20, Config(min_cleanable_dirty_ratio=0.49)), (20, 40, 200, 200, True)),
         (find(20, Config(min_cleanable_dirty_ratio=0)), (20, 40, 200, 200, True)),
-        (find(20, Config(max_compaction_lag_ms=7000)), (20, 40, 200, 200, True)),
-        (find(20, Config(max_compaction_lag_ms=8000)), (20, 40, 200, 200, False)),
+        (find(20, Config(max_compaction_lag_ms=8000)), (20, 40, 200, 200, True)),
+        (find(20, Config(max_compaction_lag_ms=8500)), (20, 40, 200, 200, False)),
         (find(None, Config(min_compaction_lag_ms=8001)), (0, 20, 0, 200, True)),
         (find(None, Config(min_compaction_lag_ms=8000)), (0, 30, 0, 300, True)),
         (find(None, Config(min_compaction_lag_ms=10_001)), (0, 0, 0, 0, False)),
-        (find(stable=15), (0, 15, 0, 200, True)),
+        (find(stable=15), (0, 10, 0, 100, True)),
+        (find(stable=20), (0, 20, 0, 200, True)),
+        (find(on_disk=29), (0, 20, 0, 200, True)),
+        (find(25, stable=15), (25, 25, 100, 0, False)),
         (find(stable=0), (0, 0, 0, 0, False)),
         (find(5, start=25), (25, 40, 200, 200, False)),
         (find(51, start=3), (3, 40, 0, 400, True)),
@@ -84,6 +99,11 @@ def test_a_segment_never_spans_more_offsets_than_an_index_can_say() -> None:
     """KAFKA-6264."""
     far = [FakeSegment(0), FakeSegment(2**31 - 1), FakeSegment(2**31), FakeSegment(2**31 + 9)]
     assert [[segment.base_offset for segment in group] for group in group_segments(far, 2**40, 1000)] == [[0, 2**31 - 1], [2**31]]
+
+
+def test_not_too_many_are_replaced_at_once() -> None:
+    many = [FakeSegment(number, 1) for number in range(2 * GROUP_SEGMENTS_MAX + 3)]
+    assert [len(group) for group in group_segments(many, 10**6, 10**6)] == [GROUP_SEGMENTS_MAX, GROUP_SEGMENTS_MAX, 2]
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=12), st.integers(1, 500), st.integers(0, 130))

@@ -23,7 +23,9 @@ from lowtide.protocol.records import (
     iterate_records,
     read_batch_header,
 )
-from lowtide.storage.compaction import ENTRY_BYTES, CompactionRules, OffsetMap, compact_batch, note_batch, record_places
+from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, note_batch
+from lowtide.storage.offset_map import ENTRY_BYTES, OffsetMap
+from lowtide.storage.record_keys import find_keys
 
 NOW_MS = 1_000_000
 LIMIT = 1 << 20
@@ -50,7 +52,7 @@ def compacted(
     left = []
     for batch in batches:
         header = read_batch_header(batch)
-        found = compact_batch(offsets, header, batch, rules, aborted=header.base_offset in aborted)
+        found = compact_batch(offsets, header, batch, rules, discarded=header.base_offset in aborted)
         if found is not None:
             left.append(bytes(found))
             assert check_crc(left[-1], 0, read_batch_header(left[-1]))
@@ -140,14 +142,14 @@ def test_the_last_batch_of_a_producer_stays_empty() -> None:
     mine = batch_of((b"a", b"1", 11), (b"b", b"2", 12), **keywords)
     other = batch_of((b"a", b"3"), (b"b", b"4"), base_offset=2)
     for last_offset, count in ((1, 2), (0, 1)):
-        left = compacted(mine, other, rules=RULES._replace(last_offsets={4: last_offset}))
+        left = compacted(mine, other, rules=RULES._replace(last_records={4: LastRecord(last_offset, 1)}))
         assert len(left) == count
-    empty = compacted(mine, other, rules=RULES._replace(last_offsets={4: 1}))[0]
+    empty = compacted(mine, other, rules=RULES._replace(last_records={4: LastRecord(1, 1)}))[0]
     header = read_batch_header(empty)
     assert [getattr(header, name) for name in ATTRIBUTES_KEPT] == [0, 1, 2, 4, 1, 6]
     assert (header.record_count, header.compression, header.max_timestamp) == (0, Compression.NONE, 12)
-    assert compacted(empty, other, rules=RULES._replace(last_offsets={4: 1})) == [empty, other]
-    assert compacted(empty, other, rules=RULES._replace(last_offsets={4: 9})) == [other]
+    assert compacted(empty, other, rules=RULES._replace(last_records={4: LastRecord(1, 1)})) == [empty, other]
+    assert compacted(empty, other, rules=RULES._replace(last_records={4: LastRecord(9, 1)})) == [other]
 
 
 def test_records_without_a_key_go_where_compaction_reaches() -> None:
@@ -162,32 +164,64 @@ def test_a_full_map_ends_the_part_that_is_compacted() -> None:
     assert (len(offsets), offsets.latest_offset) == (2, 1)
     assert compacted(*batches, room=2 * ENTRY_BYTES) == batches
     assert rows(compacted(*batches, room=3 * ENTRY_BYTES)) == [(2, b"c", b"3"), (3, b"a", b"4"), (4, b"b", b"5")]
-    with pytest.raises(ValueError, match="199 bytes"):
+    with pytest.raises(ValueError, match=f"{ENTRY_BYTES - 1} bytes"):
         OffsetMap(ENTRY_BYTES - 1)
+
+
+def note(offsets: OffsetMap, keys: list[bytes], base_offset: int) -> bool:
+    batch = batch_of(*((key, b"v") for key in keys), base_offset=base_offset)
+    return note_batch(offsets, read_batch_header(batch), batch, 0, aborted=False, decompressed_bytes_max=1 << 30)
 
 
 @pytest.mark.parametrize("size", [8, 19, 20, 300])
 def test_the_map_takes_no_more_memory_than_it_was_given(size: int) -> None:
+    """A million keys fit into less than 100 MB."""
     offsets = OffsetMap(40_000 * ENTRY_BYTES)
     tracemalloc.start()
     try:
-        number = 0
-        while offsets.put(number.to_bytes(size, "big"), number + 10**9):
-            number += 1
-        used = tracemalloc.get_traced_memory()[0]
+        for number in range(80):
+            assert note(offsets, [at.to_bytes(size, "big") for at in range(500 * number, 500 * (number + 1))], 10**9 + 500 * number)
+        used, most = tracemalloc.get_traced_memory()
+        assert not note(offsets, [b"one more"], 10**9 + 40_000)
     finally:
         tracemalloc.stop()
-    assert number == 40_000
-    assert used <= 40_000 * ENTRY_BYTES
-    assert offsets.last_offset((39_999).to_bytes(size, "big")) == 39_999 + 10**9
-    assert offsets.last_offset(b"none") == -1
+    assert len(offsets) == 40_000
+    assert most <= 40_000 * ENTRY_BYTES + (1 << 20), (used, most)
+    assert ENTRY_BYTES <= 100
+    batch = batch_of((b"none", b"v"), ((39_999).to_bytes(size, "big"), b"v"), base_offset=5)
+    found = find_keys(batch, 61, len(batch), 2)
+    assert offsets.superseded(found, 5) == [1]
+    assert offsets.superseded(found, 10**9 + 39_998) == []
+
+
+@given(st.lists(st.lists(st.binary(max_size=3), min_size=1, max_size=9), max_size=40), st.integers(1, 60))
+def test_the_map_knows_the_last_offset_of_each_key(batches: list[list[bytes]], entries: int) -> None:
+    offsets, last, offset = OffsetMap(entries * ENTRY_BYTES), dict[bytes, int](), 7
+    full = False
+    for keys in batches:
+        for number, key in enumerate(keys):
+            if not full and (key in last or len(last) < entries):
+                last[key] = offset + number
+            else:
+                full = True
+        assert note(offsets, keys, offset) is not full
+        if full:
+            break
+        offset += len(keys)
+    assert len(offsets) == len(last)
+    assert offsets.latest_offset == max(last.values(), default=-1)
+    for key, at in last.items():
+        batch = batch_of((key, b"v"))
+        found = find_keys(batch, 61, len(batch), 1)
+        assert [offsets.superseded(found, base) for base in (at - 1, at)] == [[0], []]
 
 
 @pytest.mark.parametrize("damage", [lambda payload: payload[:-1], lambda payload: payload + b"\0", lambda payload: b"\xff" * len(payload)])
 def test_damaged_records_are_not_guessed_at(damage: Any) -> None:
     payload = batch_of((b"a", b"1"), (b"b", b"2"))[61:]
     with pytest.raises(ProtocolError):
-        list(record_places(damage(payload), 2))
+        damaged = damage(payload)
+        find_keys(damaged, 0, len(damaged), 2)
 
 
 keys_drawn = st.sampled_from([b"a", b"b", b"c", b"d" * 30, None])
@@ -224,7 +258,7 @@ def test_the_last_value_of_each_key_survives_any_number_of_compactions(
         batches = [
             bytes(found)
             for header, batch in headers
-            if (found := compact_batch(offsets, header, batch, rules, aborted=header.base_offset in aborted)) is not None
+            if (found := compact_batch(offsets, header, batch, rules, discarded=header.base_offset in aborted)) is not None
         ]
         check(batches, written, last, dict.fromkeys(header.base_offset for header, _ in headers))
         dirty = max(dirty, offsets.latest_offset + 1)

@@ -1,0 +1,134 @@
+"""Work in Python that takes seconds, done where it takes the interpreter from nobody: in a process of its own.
+
+A thread won't do: one that computes, holding the interpreter 5 ms at a time, moved the 99th percentile of an echo from 1.2 to 15.9 ms.
+
+The work is a function that the other process can import, `Work`: from files and some bytes it makes steps, each short, that carry messages
+back. What it needs to know is in those bytes, and it shares nothing with the broker but files. It may be cancelled between two steps, and
+ends with the broker, however that ends. `processes.py` has the real form, this module the simulated one, which takes the steps in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias
+
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.runtime.random import Random
+
+NO_RATE_LIMIT = float("inf")
+
+
+class Step(NamedTuple):
+    """A step of the work, done."""
+
+    moved_bytes: int
+    """Read and written: what a limit of bytes per second counts."""
+    message: bytes | None = None
+    """For the listener."""
+
+
+Work: TypeAlias = Callable[[FileSystem, bytes], Iterator[Step]]
+"""A function of a module, by its name. Closed between two steps, the iterator tidies up."""
+
+
+class WorkFailedError(Exception):
+    """The work raised what it should have told, or its process is gone."""
+
+
+class WorkListener(Protocol):
+    """Told in the event loop."""
+
+    def on_message(self, message: bytes) -> None:
+        """The messages of the steps, in their order."""
+        ...
+
+    def on_end(self, error: WorkFailedError | None) -> None:
+        """Once, at last; None too after `cancel`. Nothing of the work runs any more."""
+        ...
+
+
+class Running(Protocol):
+    """Work that was begun."""
+
+    def cancel(self) -> None:
+        """No further step, if it isn't done; `on_end` is called all the same."""
+        ...
+
+
+class HeavyWorker(Protocol):
+    """Does heavy work elsewhere. Used from the event loop's thread only."""
+
+    def begin(self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT) -> Running:
+        """Do the work, after what was begun before if too much is. The listener is never called before this returns."""
+        ...
+
+    def close(self) -> None:
+        """Stop at once: what runs is killed and `on_end` not called any more. Blocks; a second call does nothing."""
+        ...
+
+
+class SimulatedHeavyWorker:
+    """The same on virtual time, a step now and then; an order after the other. A broker that dies takes the rest of the steps along."""
+
+    def __init__(
+        self, filesystem: FileSystem, loop: asyncio.AbstractEventLoop, random: Random, delay_range_ms: tuple[float, float] = (0.5, 40.0)
+    ) -> None:
+        """`delay_range_ms`, settable at any time, is what a step takes."""
+        self.delay_range_ms = delay_range_ms
+        self._filesystem = filesystem
+        self._loop = loop
+        self._random = random
+        self._waiting: list[_SimulatedWork] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def begin(self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT) -> _SimulatedWork:
+        assert not self._closed
+        begun = _SimulatedWork(work(self._filesystem, argument), listener, bytes_per_second)
+        self._waiting.append(begun)
+        self._wait(0.0)
+        return begun
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._waiting.clear()
+
+    def _wait(self, paid_s: float) -> None:
+        if self._timer is None and self._waiting:
+            delay_s = self._random.uniform(*self.delay_range_ms) / 1000
+            self._timer = self._loop.call_later(max(delay_s, paid_s), self._take_step)
+
+    def _take_step(self) -> None:
+        self._timer = None
+        running = self._waiting[0]
+        step: Step | None = None
+        error: WorkFailedError | None = None
+        try:
+            if running.is_cancelled:
+                running.steps.close()  # type: ignore[attr-defined]  # of a generator
+            else:
+                step = next(running.steps, None)
+        except Exception as failed:  # noqa: BLE001 - told as the other process tells it
+            error = WorkFailedError(repr(failed))
+        if step is None:
+            del self._waiting[0]
+            self._wait(0.0)
+            running.listener.on_end(error)
+            return
+        self._wait(step.moved_bytes / running.bytes_per_second)
+        if step.message is not None:
+            running.listener.on_message(step.message)
+
+
+class _SimulatedWork:
+    def __init__(self, steps: Iterator[Step], listener: WorkListener, bytes_per_second: float) -> None:
+        self.steps = steps
+        self.listener = listener
+        self.bytes_per_second = bytes_per_second
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True

@@ -1,0 +1,171 @@
+"""Puts compacted segments in the place of those they were made from, so that a crash leaves the ones or the others.
+
+| step | a crash then |
+|---|---|
+| the files lie there as `.cleaned`, on the disk (`cleaning.py`) | leaves them to be removed by the start |
+| `begin`: renamed to `.swap`, one after the other | as before, while there is a `.cleaned` one of them |
+| the folder is synced | leaves the rest to the start: it removes what they replace, and gives them their names |
+| `finish`: the old ones renamed to `.deleted`, the new ones to their names, and the log reads from these | likewise |
+| the folder is synced | leaves the new ones |
+
+Guards: segments are replaced only if they are those that were read, and all behind them, up to where that compaction reaches, are too:
+what a record went for must still be there. A truncation gives up a swap that isn't finished before it cuts anything. Readers keep the open
+files that they have. Leader epochs and producer state aren't touched.
+
+Source: Kafka's LocalLog.replaceSegments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lowtide.protocol.types import Offset
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SWAP_SUFFIX
+from lowtide.storage.errors import storage_error
+from lowtide.storage.file_slice import SliceToken
+from lowtide.storage.open_transactions import CompletedTransaction
+from lowtide.storage.segment import SEGMENT_SUFFIXES, TRANSACTION_INDEX_SUFFIX, Segment, offset_name
+from lowtide.storage.segment_files import RemovedSegment
+from lowtide.storage.segment_list import SegmentList
+from lowtide.storage.snapshots import ProducerSnapshots
+from lowtide.storage.transaction_index import TransactionIndex
+
+
+class SeenSegment(NamedTuple):
+    """A segment as it was when a compaction was ordered."""
+
+    segment: Segment
+    size: int
+    token: SliceToken
+    """Another one, once it was cut."""
+
+
+class CleanedGroup(NamedTuple):
+    """What a compaction has made of the first `replaced` of some segments."""
+
+    seen: Sequence[SeenSegment]
+    """These, and all others behind them that it reads."""
+    replaced: int
+    size: int
+    """Of the new `.log` file."""
+    has_aborted: bool
+    """Whether there is a transaction index."""
+
+
+class SegmentSwaps:
+    """The replacing of segments of one log. A swap begun is finished, or abandoned, before the next."""
+
+    def __init__(
+        self, filesystem: FileSystem, directory: str, segments: SegmentList, snapshots: ProducerSnapshots, aborted: TransactionIndex
+    ) -> None:
+        self.cleaned_to: Offset | None = None
+        """How far the log is known to be compacted (exclusive); None if it never was."""
+        self._filesystem = filesystem
+        self._directory = directory
+        self._segments = segments
+        self._snapshots = snapshots
+        self._aborted = aborted
+        self._begun: CleanedGroup | None = None
+
+    def see(self, end_offset: Offset) -> list[SeenSegment]:
+        """The closed segments below `end_offset` as they are now, for a compaction that is about to be ordered."""
+        return [
+            SeenSegment(segment, segment.size, segment.token)
+            for segment in self._segments
+            if segment.base_offset < end_offset and not segment.is_pinned
+        ]
+
+    def are_unchanged(self, seen: Sequence[SeenSegment]) -> bool:
+        """Whether these segments are still in the log, next to each other, and as they were."""
+        first = self._segments.number_of(seen[0].segment.base_offset)
+        if not 0 <= first <= len(self._segments) - len(seen):
+            return False
+        return all(
+            self._segments[number] is each.segment
+            and each.segment.token is each.token
+            and each.segment.size == each.size
+            and not each.segment.is_pinned
+            for number, each in enumerate(seen, first)
+        )
+
+    def aborted(self, end_offset: Offset) -> tuple[list[Offset], list[CompletedTransaction]]:
+        """The aborted transactions that began below `end_offset`: segments with a file that has them, and those that are in no file yet.
+
+        Errors: StorageError.
+        """
+        return self._aborted.written_bases, [each for each in self._aborted.unwritten() if each.first_offset < end_offset]
+
+    def begin(self, group: CleanedGroup) -> Barrier | None:
+        """Renames the files of a group to `.swap`. Returns what must be done before `finish`; None if the log has changed: nothing is left.
+
+        Errors: OSError; the files are removed by a start.
+        """
+        assert self._begun is None, self._directory
+        self._begun = group
+        if not self.are_unchanged(group.seen):
+            self.abandon(CLEANED_SUFFIX)
+            return None
+        for path in self._paths(group):
+            self._filesystem.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        return Barrier(directories=(self._directory,))
+
+    def finish(self, now_ms: int) -> tuple[list[RemovedSegment], Barrier] | None:
+        """Replaces the segments, once `begin`'s barrier is done: the log reads from the new one.
+
+        Returns the old ones, renamed already, and what must be done before anybody may rely on it; None if the log has changed since.
+        Errors: OSError; a start does the rest. The directory is then good for nothing else.
+        """
+        group = self._begun
+        if group is None:
+            return None
+        if not self.are_unchanged(group.seen):
+            self.abandon(SWAP_SUFFIX)
+            return None
+        base_offset = group.seen[0].segment.base_offset
+        removed = []
+        for each in group.seen[: group.replaced]:
+            # The snapshot at the first base offset tells of what lies before it, and stays.
+            suffixes = CLEANED_SUFFIXES if each.segment.base_offset == base_offset else SEGMENT_SUFFIXES
+            gone = RemovedSegment(self._directory, each.segment.base_offset, each.size, suffixes)
+            gone.mark_deleted(self._filesystem)
+            removed.append(gone)
+        for path in self._paths(group):
+            self._filesystem.rename(path + SWAP_SUFFIX, path)
+        new = Segment(self._filesystem, self._directory, base_offset, size=group.size, created_ms=now_ms)
+        self._segments.replace(self._segments.number_of(base_offset), group.replaced, new)
+        bases = [each.segment.base_offset for each in group.seen[: group.replaced]]
+        self._snapshots.left_with_replaced(bases[1:])
+        self._aborted.replaced(bases, base_offset, has_file=group.has_aborted)
+        self._begun = None
+        return removed, Barrier(directories=(self._directory,))
+
+    def _paths(self, group: CleanedGroup) -> list[str]:
+        stem = f"{self._directory}/{offset_name(group.seen[0].segment.base_offset)}"
+        return [stem + suffix for suffix in CLEANED_SUFFIXES if suffix != TRANSACTION_INDEX_SUFFIX or group.has_aborted]
+
+    def abandon(self, suffix: str = SWAP_SUFFIX) -> None:
+        """Gives up the swap that was begun, if there is one. Errors: StorageError.
+
+        The `.log` goes last: a start that finds it without its indexes makes the swap whole, and builds them again.
+        """
+        group, self._begun = self._begun, None
+        if group is None:
+            return
+        for path in reversed(self._paths(group)):
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    self._filesystem.unlink(path + suffix)
+                except FileNotFoundError:
+                    raise
+                except OSError as error:
+                    raise storage_error(path, error) from error
+
+    def on_truncated(self, end_offset: Offset) -> None:
+        """The log is about to be cut at `end_offset`. Errors: StorageError."""
+        self.abandon()
+        if self.cleaned_to is not None:
+            self.cleaned_to = min(self.cleaned_to, end_offset)
