@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import mul
 from typing import Final, Protocol
 
@@ -42,12 +43,22 @@ _FACTORS: Final = tuple(pow(31, power, 1 << 32) for power in range(_HASH_BLOCK, 
 """By which the value before a block and each unit in it count: a name may have 32,767 units, and a request thousands of names."""
 
 
+REMEMBERED_HASHES: Final = 4096
+REMEMBERED_LENGTH_MAX: Final = 255
+"""The hashes of ids that are asked for again and again are kept, those of long ones not: some megabytes at most. A transaction with an
+offset asks ten times."""
+
+
 def java_hash(text: str) -> int:
     """Java's `String.hashCode`, without its sign as Kafka's `Utils.abs` does it.
 
     >>> java_hash("group"), java_hash("Länge \U0001f30a")
     (98629247, 1248849606)
     """
+    return _remembered_hash(text) if len(text) <= REMEMBERED_LENGTH_MAX else _hash(text)
+
+
+def _hash(text: str) -> int:
     value = 0
     units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
     for start in range(0, len(units), _HASH_BLOCK):
@@ -56,6 +67,9 @@ def java_hash(text: str) -> int:
         value = (value * factors[0] + sum(map(mul, block, factors[1:]))) & 0xFFFF_FFFF
     signed = value - (1 << 32) if value & 0x8000_0000 else value
     return 0 if signed == -(1 << 31) else abs(signed)
+
+
+_remembered_hash = lru_cache(REMEMBERED_HASHES)(_hash)
 
 
 class TopicSettings(Protocol):
