@@ -27,6 +27,7 @@ DYNAMIC_KEYS: Final = frozenset(
     {key.broker_key for key in TOPIC_KEYS if key.broker_key is not None}
     | {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms"}
     | {"log.retention.commitoffset.enable"}
+    | {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
     | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
 )
 """The keys that can be set while a broker runs."""

@@ -80,7 +80,7 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
     retention_ms = _number(values["retention.ms"])
     return LogConfig(
         segment_bytes=_number(segment_bytes),
-        segment_ms=_number(values["segment.ms"]),
+        segment_ms=_segment_ms(values, policy),
         segment_jitter_ms=_number(values["segment.jitter.ms"]),
         segment_index_bytes=_number(values["segment.index.bytes"]),
         index_interval_bytes=_number(values["index.interval.bytes"]),
@@ -101,7 +101,17 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
             _own(topic_overrides), _number(broker.topic_defaults["retention.commitoffset.ms"]), retention_ms
         ),
         min_insync_replicas=_number(values["min.insync.replicas"]),
+        delete_retention_ms=_number(values["delete.retention.ms"]),
+        min_cleanable_dirty_ratio=float(value_text(values["min.cleanable.dirty.ratio"])),
+        min_compaction_lag_ms=_number(values["min.compaction.lag.ms"]),
+        max_compaction_lag_ms=_number(values["max.compaction.lag.ms"]),
     )
+
+
+def _segment_ms(values: Mapping[str, Value], policy: tuple[str, ...]) -> int:
+    """When a segment is closed: a record can't be compacted before (KIP-354)."""
+    segment_ms = _number(values["segment.ms"])
+    return min(segment_ms, _number(values["max.compaction.lag.ms"])) if "compact" in policy else segment_ms
 
 
 class ConfigSource(IntEnum):

@@ -101,6 +101,10 @@ class DeletionLedger:
         if untold.partition == key:
             untold.log_start_offset = log_start_offset
 
+    def count_compaction(self, key: TopicPartition, segments: int, size_bytes: int, records: int) -> None:
+        """Count what compaction has made superfluous in a partition: segments and bytes less, and records that are gone."""
+        _add(self._counts.setdefault(key.topic, {}).setdefault(Reason.COMPACTION, DeletedCount()), segments, size_bytes, records)
+
     def _other_reason(self, key: TopicPartition, *, rises: bool) -> Reason:
         partition = self._partitions.get(key)
         return Reason.REQUEST if rises and partition is not None and partition.is_leader else Reason.LOG_START

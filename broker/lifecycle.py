@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lowtide.broker.adoption import Adoption, adopt_topics, adoption_due, finish_adoption, kafka_configs
+from lowtide.broker.cleaner import Cleaner
 from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_dynamic import BrokerConfigs
 from lowtide.broker.config_topics import log_config
@@ -21,6 +22,7 @@ from lowtide.broker.consumption import Consumption
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.deletion_ledger import DeletionLedger
 from lowtide.broker.dispatcher import Dispatcher
 from lowtide.broker.due_work import DueWork
 from lowtide.broker.fencing import Fence
@@ -116,6 +118,7 @@ class Broker:
         self.replication_health: ReplicationHealth | None = None
         self.replicas: ReplicaManager | None = None
         self.retention: Retention | None = None
+        self.cleaner: Cleaner | None = None
 
     @property
     def address(self) -> str:
@@ -238,18 +241,19 @@ class Broker:
             self._fence.watch(ports.loop, self._on_fence_turned)
         host.serve()
         retention.start()
+        self._compact(context, retention.ledger)
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
         self.loop_health.start()
-        pieces = (
-            self._check_store,
-            self.replicas.tick,
-            self._watch_replication,
-            groups.on_tick,
-            transactions.on_tick,
-            self._wake_controller,
-        )
+        ticks = (self.replicas.tick, self._watch_replication, groups.on_tick, transactions.on_tick)
+        pieces = (self._check_store, *ticks, self._wake_controller)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager, pieces)
         self._due_work.start()
+
+    def _compact(self, context: BrokerContext, ledger: DeletionLedger) -> None:
+        ports = self._ports
+        if ports.make_heavy_worker is not None:
+            self.cleaner = Cleaner(context, SegmentAges(ports.filesystem), ports.loop, ledger, ports.make_heavy_worker)
+            self.cleaner.start()
 
     def _replicate(self, session: MetadataSession, replicas: ReplicaManager) -> None:
         """Give the partitions what they need to lead and to follow."""
@@ -332,10 +336,10 @@ class Broker:
 
     async def _abandon(self, *, clean: bool = False) -> None:
         """End what runs. Only a `clean` end marks the log directories so."""
-        if self._due_work is not None:
-            self._due_work.stop()
-        if self.retention is not None:
-            self.retention.stop()
+        parts: tuple[DueWork | Retention | Cleaner | None, ...] = (self._due_work, self.retention, self.cleaner)
+        for part in parts:
+            if part is not None:
+                part.stop()
         if self._fence is not None:
             self._fence.close()
         if self.loop_health is not None:

@@ -12,6 +12,8 @@ from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import Committer, ThreadCommitter
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
+from lowtide.runtime.heavy_work import HeavyWorker
+from lowtide.runtime.processes import ProcessHeavyWorker
 from lowtide.runtime.random import Random, system_random
 from lowtide.runtime.thread_usage import ReadUsage, ThreadUsageReader, no_usage
 from lowtide.runtime.worker import ThreadWorker, Worker
@@ -30,6 +32,8 @@ class Ports:
     make_committer: Callable[[str], Committer]
     open_store: Callable[[str], Awaitable[OwnedStore]]
     """Opens the metadata store: the one that is embedded in this log directory, or one that is elsewhere."""
+    make_heavy_worker: Callable[[int], HeavyWorker] | None = None
+    """Given how many processes it may have. None where nothing is compacted."""
     shared_metadata: str = ""
     """What the metadata store is called in messages, if it is elsewhere, where other brokers have it too."""
     metadata_prefix: bytes = DEFAULT_PREFIX
@@ -58,6 +62,7 @@ def real_ports(loop: asyncio.AbstractEventLoop, etcd: EtcdAddress | None = None)
         worker=ThreadWorker(loop),
         make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}"),
         open_store=open_store,
+        make_heavy_worker=lambda processes: ProcessHeavyWorker(loop, processes),
         shared_metadata="" if etcd is None else etcd.text,
         metadata_prefix=DEFAULT_PREFIX if etcd is None else etcd.prefix,
         read_usage=ThreadUsageReader(),

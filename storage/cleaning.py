@@ -203,16 +203,12 @@ class _Cleaning:
     def _clean_group(self, group: list[SegmentPlace], transactions: CleanedTransactions) -> Iterator[Step]:
         cleaned = CleanedSegment(self._filesystem, self.order.directory, group[0].base_offset, self.order.index_interval_bytes)
         is_done = False
-        last_full = max((number for number, segment in enumerate(group) if segment.size), default=-1)
         try:
-            for number, segment in enumerate(group):
-                position = 0
+            for segment in group:
                 for chunk in self._chunks(segment):
                     written = cleaned.size
                     for header, batch in chunk:
-                        position += header.size_bytes
-                        is_last = number == last_full and position == segment.size
-                        self._compact(cleaned, transactions, segment, header, batch, is_last=is_last)
+                        self._compact(cleaned, transactions, segment, header, batch)
                     yield Step(sum(header.size_bytes for header, _ in chunk) + cleaned.size - written)
             retained, transactions.retained = transactions.retained, []
             cleaned.finish(retained)
@@ -230,11 +226,10 @@ class _Cleaning:
         segment: SegmentPlace,
         header: BatchHeader,
         batch: bytes,
-        *,
-        is_last: bool,
     ) -> None:
         self._before.note(header.size_bytes, header.record_count)
         discarded = self._discards(transactions, header, batch, segment)
+        is_last = header.next_offset == self.order.first_uncleanable_offset
         with _naming(self._path(segment.base_offset, LOG_SUFFIX), header):
             left = compact_batch(self._offsets, header, batch, self._rules, discarded=discarded, is_last=is_last)
         if left is not None:

@@ -7,7 +7,7 @@ reaches are written anew by `compact_batch`. Guards:
 - a record goes only if a later one of its key is in the map, it is a tombstone whose time is over, or its transaction was aborted;
 - records of aborted transactions aren't put into the map: they mustn't replace committed ones;
 - a producer's last batch stays as an empty one, so that its sequence numbers are still known after a start; without one, its last marker;
-- the last batch of what becomes one segment stays, as an empty one at least: a start after a crash tells by it which segments it replaces;
+- the last batch of all that is compacted stays, as an empty one at least: it says how far the offsets go;
 - epoch, producer, sequence, timestamp type, codec and flags of a batch are kept, and what isn't changed is copied byte for byte.
 
 A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That moment is kept in the
@@ -90,7 +90,7 @@ def compact_batch(
     """What is left of a batch: itself, the same with fewer records, an empty one, or nothing. Errors: ProtocolError.
 
     `discarded` says that its transaction was aborted, or that it is a marker that nothing needs; `is_last` that it stays in any case, as
-    the last one of its segment.
+    the last one of what is compacted.
     """
     stays = is_last or _is_last_of_producer(header, rules)
     if header.is_control:

@@ -12,13 +12,21 @@ import errno
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.storage.file_removal import FileRemoval, Leaving
 from lowtide.storage.log_directory import deleted_folder_name, deleted_partition
 from lowtide.storage.log_settings import DirectoryPorts
 from lowtide.storage.log_start import LogStartJournal, OnDurable
-from lowtide.storage.offset_checkpoint import OffsetCheckpoint
+from lowtide.storage.offset_checkpoint import OnWritten
+
+
+class NamedCheckpoint(Protocol):
+    """A file that names partitions."""
+
+    def write_and_tell(self, on_written: OnWritten) -> None:
+        """Has it name none that is gone; then `on_written`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +34,7 @@ class DeletionHooks:
     """What deletions ask of, and tell, their directory."""
 
     journal: Callable[[], LogStartJournal]
-    checkpoints: tuple[OffsetCheckpoint, ...]
+    checkpoints: tuple[NamedCheckpoint, ...]
     """Those that go by name."""
     on_forgotten: Callable[[], None]
     """The exports of log starts have entries that nobody needs."""

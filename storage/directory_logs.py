@@ -9,7 +9,7 @@ Source: Kafka's LogManager.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
 
@@ -21,12 +21,10 @@ from lowtide.storage.checkpoint import (
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
-    CheckpointError,
-    decode_offsets,
     encode_clean_shutdown,
-    encode_offsets,
     encode_partition_metadata,
 )
+from lowtide.storage.directory_cleanings import DirectoryCleanings
 from lowtide.storage.directory_deletions import DeletionHooks, DirectoryDeletions, offline_error
 from lowtide.storage.directory_upkeep import DirectoryUpkeep, UpkeepParts
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
@@ -44,7 +42,7 @@ from lowtide.storage.log_flusher import FlushListener, LogFlusher
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.log_start import JournalHooks, LogStartJournal, OnDurable, read_offsets
 from lowtide.storage.log_truncation import LogTruncations
-from lowtide.storage.offset_checkpoint import OffsetCheckpoint
+from lowtide.storage.offset_checkpoint import OffsetCheckpoint, read_checkpoint
 from lowtide.storage.producer_state import ProducerStateManager
 from lowtide.storage.sync_failure import mark_failed, write_anew
 
@@ -87,6 +85,7 @@ class DirectoryLogs:
         listener = FlushListener(on_flushed=self._on_log_flushed, on_failure=self.fail)
         self._flusher = LogFlusher(ports.filesystem, ports.committer, ports.clock, listener)
         self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
+        self.cleanings = DirectoryCleanings(path, ports, self.logs, self._removal, self.fail, self._is_served)
         upkeep = UpkeepParts(
             logs=self.logs,
             flusher=self._flusher,
@@ -100,7 +99,7 @@ class DirectoryLogs:
         self._upkeep = DirectoryUpkeep(settings, upkeep)
         hooks = DeletionHooks(
             journal=lambda: self.journal,
-            checkpoints=(self._recovery_points, self._high_watermarks),
+            checkpoints=(self._recovery_points, self._high_watermarks, self.cleanings),
             on_forgotten=self._upkeep.on_forgotten,
             on_failure=self.fail,
         )
@@ -156,8 +155,9 @@ class DirectoryLogs:
     def _load(self, listing: DirectoryListing, configs: Mapping[str, LogConfig]) -> None:
         leftovers = self._deletions.rename_now(self._leftovers)
         # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find out again.
-        self._old_recovery_points = self._read_checkpoint(RECOVERY_POINT_CHECKPOINT, listing.partitions)
-        self._old_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_CHECKPOINT, listing.partitions)
+        self._old_recovery_points = read_checkpoint(self._filesystem, f"{self.path}/{RECOVERY_POINT_CHECKPOINT}", listing.partitions)
+        self._old_high_watermarks = read_checkpoint(self._filesystem, f"{self.path}/{HIGH_WATERMARK_CHECKPOINT}", listing.partitions)
+        self.cleanings.read(listing.partitions)
         write_anew(self._filesystem, self.path, listing.partitions, self._old_recovery_points)
         for topic_partition, topic_id in listing.partitions.items():
             if topic_id == ZERO_TOPIC_ID:
@@ -194,6 +194,7 @@ class DirectoryLogs:
         if report != LoadReport(segments_checked=report.segments_checked, removed_files=report.removed_files):
             self.reports[topic_partition] = report
         self._add(log)
+        self.cleanings.on_loaded(log)
         if report.bytes_cut or report.segments_dropped or report.restarted_at_log_start:
             # Or the next power cut might bring back what was cut, between batches that were written since.
             self._flusher.flush_now(log)
@@ -208,30 +209,6 @@ class DirectoryLogs:
         except StorageError as error:
             if not error.is_disk_full:
                 raise
-
-    def _read_checkpoint(self, name: str, here: Container[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """What the checkpoint says of the partitions that are here.
-
-        If it says something of others, a deletion was interrupted. Their names may be used again from now on, and a new log's bytes mustn't
-        go unchecked on the word of an old one: the file is written anew without them, or removed where the disk is full.
-        """
-        path = f"{self.path}/{name}"
-        if not self._filesystem.exists(path):
-            return {}
-        try:
-            offsets = decode_offsets(self._filesystem.read_bytes(path), path)
-        except CheckpointError:
-            return {}
-        known = {key: offset for key, offset in offsets.items() if key in here}
-        if len(known) < len(offsets):
-            try:
-                self._filesystem.replace_file(path, encode_offsets(known))
-            except OSError as error:
-                if error.errno not in DISK_FULL:
-                    raise
-                self._filesystem.unlink(path)
-                self._filesystem.sync_directory(self.path)
-        return known
 
     # What it is
 
@@ -385,6 +362,7 @@ class DirectoryLogs:
         self.damaged.pop(key, None)
         self._old_recovery_points.pop(key, None)
         self._old_high_watermarks.pop(key, None)
+        self.cleanings.forget(key)
         if log is not None:
             log.offline = True
             self._drop(log)
@@ -474,6 +452,7 @@ class DirectoryLogs:
         self._deletions.stop()
         self._recovery_points.stop()
         self._high_watermarks.stop()
+        self.cleanings.stop()
         if self._journal is not None:
             self._journal.stop()
 
@@ -487,6 +466,7 @@ class DirectoryLogs:
             self._flusher.close(self.logs.values())
             self._recovery_points.write_now()
             self._high_watermarks.write_now()
+            self.cleanings.write_now()
             self.journal.finish()
             # What was not loaded is as it was found.
             if self.directory.stopped_cleanly or not (self.unidentified or self.damaged):

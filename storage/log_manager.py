@@ -18,15 +18,18 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, 
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
+from lowtide.runtime.heavy_work import HeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties, parent_directory
+from lowtide.storage.cleanable import Cleanable
 from lowtide.storage.directory_logs import DirectoryLogs
 from lowtide.storage.directory_opening import KnownTopic, OfflinePartition, Opened, OpenRequest, open_directories
 from lowtide.storage.errors import DISK_FULL, RefusedDirectoryError, StorageError, storage_error
 from lowtide.storage.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
 from lowtide.storage.loader import LoadReport
 from lowtide.storage.log import Log, LogConfig, RemovedSegment
+from lowtide.storage.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
 from lowtide.storage.log_directory import Identity
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.log_start import OnDurable
@@ -367,6 +370,18 @@ class LogManager:
         """
         for directory in self._directories.values():
             yield from directory.due_work(wall_ms)
+
+    def begin_cleaning(
+        self, log: Log, cleanable: Cleanable, limits: CleaningLimits, worker: HeavyWorker, now_ms: int, on_cleaned: OnCleaned
+    ) -> LogCleaning:
+        """Has a log compacted. See `DirectoryCleanings.begin`."""
+        cleanings = self._directories[parent_directory(log.directory)].cleanings
+        return cleanings.begin(log, cleanable, limits, worker, now_ms, on_cleaned)
+
+    def write_cleaner_checkpoints(self) -> Iterator[None]:
+        """Notes how far logs are compacted, a step at a time, where that has changed."""
+        for directory in self._directories.values():
+            yield from directory.cleanings.write()
 
     def flush(self, log: Log) -> None:
         """Begins to sync the log, if there is something to sync and nothing under way."""

@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import TypeAlias
 
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.checkpoint import TEMPORARY_SUFFIX, encode_offsets, offset_checkpoint_pieces, parent_directory, staged_checkpoint
+from lowtide.storage.checkpoint import (
+    TEMPORARY_SUFFIX,
+    CheckpointError,
+    decode_offsets,
+    encode_offsets,
+    offset_checkpoint_pieces,
+    parent_directory,
+    staged_checkpoint,
+)
 from lowtide.storage.errors import DISK_FULL
 
 OnWritten: TypeAlias = Callable[[OSError | None], None]
@@ -151,3 +159,27 @@ class OffsetCheckpoint:
 def _tell(waiting: list[OnWritten], error: OSError) -> None:
     for on_written in waiting:
         on_written(error)
+
+
+def read_checkpoint(filesystem: FileSystem, path: str, here: Container[TopicPartition]) -> dict[TopicPartition, Offset]:
+    """What a checkpoint says of the partitions that are here; nothing if it can't be read. Start code: it may sync. Errors: OSError.
+
+    If it says something of others, a deletion was interrupted. Their names may be used again from now on, and a new log's bytes mustn't
+    go unchecked on the word of an old one: the file is written anew without them, or removed where the disk is full.
+    """
+    if not filesystem.exists(path):
+        return {}
+    try:
+        offsets = decode_offsets(filesystem.read_bytes(path), path)
+    except CheckpointError:
+        return {}
+    known = {key: offset for key, offset in offsets.items() if key in here}
+    if len(known) < len(offsets):
+        try:
+            filesystem.replace_file(path, encode_offsets(known))
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            filesystem.unlink(path)
+            filesystem.sync_directory(parent_directory(path))
+    return known

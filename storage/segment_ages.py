@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowtide.protocol.types import NO_TIMESTAMP
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import storage_error
 from lowtide.storage.segment import Segment
@@ -21,6 +22,21 @@ class SegmentAges:
         if not was_open and not segment.is_pinned:
             segment.forget()
         return segment.max_timestamp
+
+    @staticmethod
+    def first_timestamp(segment: Segment) -> int:
+        """The largest one of its first batch; -1 without any."""
+        if segment.first_timestamp == NO_TIMESTAMP:
+            was_open = segment.is_open or segment.index_bytes > 0
+            segment.first_timestamp = next((header.max_timestamp for _, header in segment.batches(0)), NO_TIMESTAMP)
+            if not was_open:
+                segment.forget_file()
+        return segment.first_timestamp
+
+    def newest_ms(self, segment: Segment) -> int:
+        """Its largest timestamp, or else when its file was last written."""
+        timestamp = self.largest_timestamp(segment)
+        return timestamp if timestamp >= 0 else self.modified_ms(segment)
 
     def modified_ms(self, segment: Segment) -> int:
         """When its file was last written."""

@@ -8,6 +8,9 @@
 | `finish`: the old ones renamed to `.deleted`, the new ones to their names, and the log reads from these | likewise |
 | the folder is synced | leaves the new ones |
 
+The start tells by the last offset that is left which segments a `.swap` file replaces. Of those behind it, which are renamed in their
+order, it may find some with their names yet, and keeps them: their records are superfluous, and the next compaction lets them go.
+
 Guards: segments are replaced only if they are those that were read, and all behind them, up to where that compaction reaches, are too:
 what a record went for must still be there. A truncation gives up a swap that isn't finished before it cuts anything. Readers keep the open
 files that they have. Leader epochs and producer state aren't touched.

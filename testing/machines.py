@@ -19,6 +19,7 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem import MemoryFileSystem
 from lowtide.runtime.filesystem.nodes import Folder
+from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
 from lowtide.runtime.worker import SimulatedWorker
@@ -245,6 +246,7 @@ class Machine:
             worker=SimulatedWorker(self._loop, Random(self._random.getrandbits(64))),
             make_committer=self._make_committer,
             open_store=self._open_store,
+            make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self._loop, Random(6)),
             shared_metadata="the simulated store",
         )
 

@@ -25,6 +25,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
 from lowtide.runtime.worker import SimulatedWorker
@@ -146,6 +147,7 @@ class Simulation:
             worker=SimulatedWorker(self.loop, Random(self.random.getrandbits(64))),
             make_committer=self._make_committer,
             open_store=self._open_store,
+            make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self.loop, Random(6)),
         )
         self.broker = Broker(self.config(), ports, quiet_logger(logging.CRITICAL))
         try:

@@ -27,6 +27,7 @@ from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.testing.client import WireClient
@@ -64,6 +65,7 @@ class Leading:
             worker=SimulatedWorker(self.loop, random.Random(5)),
             make_committer=lambda _directory: SimulatedCommitter(self.filesystem, self.loop, random.Random(4), self.commit_ms),
             open_store=open_store,
+            make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self.loop, random.Random(6)),
         )
         given = {
             "node.id": "1",

@@ -149,8 +149,8 @@ def test_keys_with_a_free_part_are_checked_as_their_last_part():
 
 def test_keys_that_do_nothing_yet_are_named():
     """For the one warning at the start; those that work aren't in it."""
-    config = load(log_cleaner_threads="5", num_partitions="2", num_io_threads="3", lowtide_max_version_Fetch="4")
-    assert config.unenforced_keys_given == ("log.cleaner.threads", "num.io.threads")
+    config = load(log_cleaner_io_buffer_size="5", num_partitions="2", num_io_threads="3", lowtide_max_version_Fetch="4")
+    assert config.unenforced_keys_given == ("log.cleaner.io.buffer.size", "num.io.threads")
 
 
 # Node id and log directories, which have two names each.

@@ -133,6 +133,7 @@ VALUES = {
     "message_timestamp_type": "LogAppendTime",
     "cleanup_policy": "compact,delete",
     "preallocate": "true",
+    "min_cleanable_dirty_ratio": "0.25",
 }
 
 

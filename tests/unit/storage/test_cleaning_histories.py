@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol.records import ControlRecordType, iterate_records, read_batch_header
@@ -160,6 +160,7 @@ class History:
                 assert told == (record.offset in self.aborted), record
 
 
+@settings(deadline=None)
 @given(operations)
 def test_histories(drawn: list[tuple[object, ...]]) -> None:
     history = History()

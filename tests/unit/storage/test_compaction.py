@@ -6,7 +6,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol.compression import Compression
@@ -194,6 +194,7 @@ def test_the_map_takes_no_more_memory_than_it_was_given(size: int) -> None:
     assert offsets.superseded(found, 10**9 + 39_998) == []
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.binary(max_size=3), min_size=1, max_size=9), max_size=40), st.integers(1, 60))
 def test_the_map_knows_the_last_offset_of_each_key(batches: list[list[bytes]], entries: int) -> None:
     offsets, last, offset = OffsetMap(entries * ENTRY_BYTES), dict[bytes, int](), 7
@@ -231,6 +232,7 @@ batches_drawn = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(batches_drawn, st.lists(st.tuples(st.integers(1, 6), st.integers(0, 400)), min_size=1, max_size=4))
 def test_the_last_value_of_each_key_survives_any_number_of_compactions(
     drawn: list[tuple[list[tuple[Any, ...]], Compression, bool]], passes: list[tuple[int, int]]
