@@ -60,7 +60,16 @@ class Story:
 
 
 def confluent_member(bootstrap: str, story: Story) -> None:
-    """confluent-kafka."""
+    """confluent-kafka, which has its assignment from the member that leads."""
+    _confluent_member(bootstrap, story, {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS})
+
+
+def next_generation_member(bootstrap: str, story: Story) -> None:
+    """confluent-kafka, which has its assignment from the broker, a part at a time (KIP-848)."""
+    _confluent_member(bootstrap, story, {"group.protocol": "consumer"})
+
+
+def _confluent_member(bootstrap: str, story: Story, settings: dict[str, Any]) -> None:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -68,14 +77,14 @@ def confluent_member(bootstrap: str, story: Story) -> None:
             "group.id": GROUP,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "reconnect.backoff.max.ms": 500,
+            **settings,
         }
     )
 
     def on_assign(_: object, places: list[Any]) -> None:
         told = consumer.consumer_group_metadata()  # "CGMDv2:", the generation, then the ids of group and member, each ended by a zero.
+        # With KIP-848 it is the member's epoch.
         generation = int.from_bytes(told[7:11], sys.byteorder, signed=True)
         member_id = told[11:].split(b"\0")[1].decode()
         story.on_assigned([place.partition for place in places], generation, member_id)
@@ -196,6 +205,7 @@ def writer(bootstrap: str, story: Story) -> None:
 
 PROGRAMS: dict[str, Callable[[str, Story], None]] = {
     "confluent-kafka": confluent_member,
+    "next-generation": next_generation_member,
     "kafka-python": kafka_python_member,
     "aiokafka": aiokafka_member,
     "writer": writer,

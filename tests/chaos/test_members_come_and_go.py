@@ -1,4 +1,4 @@
-"""A group of three clients' members that join, leave and are killed, while their coordinator is killed and frozen.
+"""Groups, of three clients' members and of KIP-848, whose members join, leave and are killed, while their coordinator is killed and frozen.
 
 What members tell (`group_programs.py`) and what is asked of the coordinator all the while is one history: in a generation a partition has
 one owner, a committed offset that was acknowledged or told is never seen to go back, and in the end everything was read and committed.
@@ -34,11 +34,27 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 SECONDS = float(os.environ.get("SECONDS_OF_GROUPS", "6"))
 SEED = int(os.environ.get("SEED", "7"))
-MEMBERS = ("confluent-kafka 1", "kafka-python", "aiokafka", "confluent-kafka 2")
+CASTS = {
+    "classic": ("confluent-kafka 1", "kafka-python", "aiokafka", "confluent-kafka 2"),
+    "next generation": ("next-generation 1", "next-generation 2", "next-generation 3"),
+    "both": ("confluent-kafka 1", "next-generation 1", "confluent-kafka 2", "next-generation 2"),
+}
+"""Members by the protocol of their group; where there are both, the group changes its kind with those who are in it."""
+
+SHORT = ("classic", "both")
+
 SETTLE_S = 90.0
 ASK_EACH_S = 0.02
 FIND_VERSION, OFFSET_FETCH_VERSION = 4, 9
-SETTINGS = ("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000", "offsets.topic.num.partitions=1")
+SETTINGS = (
+    "group.initial.rebalance.delay.ms=0",
+    "group.min.session.timeout.ms=1000",
+    "group.consumer.min.session.timeout.ms=1000",
+    "group.consumer.session.timeout.ms=3000",
+    "group.consumer.min.heartbeat.interval.ms=100",
+    "group.consumer.heartbeat.interval.ms=300",
+    "offsets.topic.num.partitions=1",
+)
 
 
 class GroupHistory:
@@ -117,8 +133,9 @@ def test_the_history_sees_two_owners_and_offsets_that_go_back() -> None:
 class Stage:
     """The members, who looks on, and what strikes."""
 
-    def __init__(self, cluster: ClusterProcesses) -> None:
+    def __init__(self, cluster: ClusterProcesses, members: tuple[str, ...]) -> None:
         self.cluster = cluster
+        self.members = members
         self.history = GroupHistory()
         self.random = random.Random(SEED)
         self.faults = BrokerFaults(cluster, self.random)
@@ -159,8 +176,8 @@ class Stage:
         self.committed = told
 
     async def strike(self, what: str) -> None:
-        """One fault of `FAULTS`, or a member that leaves."""
-        if what in MEMBERS:
+        """A fault, or a member that leaves."""
+        if what in self.members:
             await self.clients.kill(what)
         elif what.startswith("leave "):
             await self.clients.terminate(what.removeprefix("leave "))
@@ -188,7 +205,7 @@ class Stage:
         await self.faults.all_back()
         await self.clients.rest()
         assert await self.clients.terminate("writer") == 0, self.clients.noise
-        self.clients.keep(*MEMBERS)
+        self.clients.keep(*self.members)
         ends = {}
         for number in range(PARTITIONS):
             row = await self.cluster.until_in_sync(TOPIC, number)
@@ -204,21 +221,21 @@ class Stage:
         await self.clients.close()
 
 
-FIRST = ("kill", "kafka-python", "leave aiokafka", "confluent-kafka 1", "freeze", "leave confluent-kafka 2")
-FAULTS = (*FIRST, "aiokafka", "leave kafka-python", "leave confluent-kafka 1", "all")
-
-
-async def test_a_partition_has_one_owner_and_its_offset_never_goes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cast", CASTS if "SECONDS_OF_GROUPS" in os.environ else SHORT)
+async def test_a_partition_has_one_owner_and_its_offset_never_goes_back(tmp_path: Path, cast: str) -> None:
+    members = CASTS[cast]
+    first = ("kill", members[1], f"leave {members[2]}", members[0], "freeze", f"leave {members[-1]}")
+    faults = (*first, *members, *(f"leave {member}" for member in members), "all")
     async with ClusterProcesses(tmp_path, *SETTINGS) as cluster:
         await cluster.create_topic(TOPIC, partitions=PARTITIONS)
-        stage = Stage(cluster)
+        stage = Stage(cluster, members)
         try:
-            stage.clients.keep("writer", *MEMBERS)
+            stage.clients.keep("writer", *members)
             await stage.until("the first commit", lambda: stage.history.counts["commits"] > 0)
-            end, due = time.monotonic() + SECONDS, [*FIRST]
+            end, due = time.monotonic() + SECONDS, [*first]
             while time.monotonic() < end or due:
-                await stage.strike(due.pop(0) if due else stage.random.choice(FAULTS))
-                await asyncio.sleep(stage.random.uniform(0, 2) * min(SECONDS, 12) / len(FIRST) * (time.monotonic() < end))
+                await stage.strike(due.pop(0) if due else stage.random.choice(faults))
+                await asyncio.sleep(stage.random.uniform(0, 2) * min(SECONDS, 12) / len(first) * (time.monotonic() < end))
                 assert stage.history.faults == []
             await stage.settle()
         finally:
