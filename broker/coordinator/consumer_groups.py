@@ -13,11 +13,12 @@ from functools import partial
 from typing import Final
 
 from lowtide.broker.coordinator.any_group import GroupsById
+from lowtide.broker.coordinator.assignors import Target
 from lowtide.broker.coordinator.classic_group import GroupState
 from lowtide.broker.coordinator.consumer_group import ConsumerGroup, bytes_of
 from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember, MemberState
 from lowtide.broker.coordinator.decision import Decision, Refusal
-from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.effects import Effects, Work
 from lowtide.broker.coordinator.migration import Migration, Shared
 from lowtide.broker.coordinator.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.rebalancing import Rebalancing, TimerKey
@@ -47,6 +48,8 @@ class ConsumerGroups:
         self.topics = shared.topics
         self.memory = shared.memory
         self._assigner = TargetAssigner(settings, self.topics)
+        self._assigning: set[str] = set()
+        """The groups whose targets a worker is making."""
         self._patterns = PatternMatching(groups, settings, self.topics)
         self.migration = Migration(groups, settings, shared, rebalancing)
 
@@ -135,7 +138,7 @@ class ConsumerGroups:
         target_epoch, target = group.target_epoch, None
         if epoch > group.target_epoch:
             wait_ms = self._assigner.wait_ms(group, effects.wall_ms)
-            if wait_ms:
+            if wait_ms or group.group_id in self._assigning or self._assigner.is_heavy(group):
                 self._schedule_assignment(group.group_id, effects.now_ms + wait_ms)
             else:
                 target_epoch, target = epoch, self._assign(decision, epoch, old, new, effects.wall_ms)
@@ -277,10 +280,27 @@ class ConsumerGroups:
             self.timers.schedule(key, effects.now_ms + RETRY_MS)
 
     def _make_target(self, group: ConsumerGroup, effects: Effects) -> None:
-        if group.group_epoch <= group.target_epoch or not group.members:
+        """Make a target for the members that there are: now, or let a worker do it."""
+        if group.group_epoch <= group.target_epoch or not group.members or group.group_id in self._assigning:
             return
-        assignor = self.assignor_of(group)
-        changes, _ = self._assigner.assign(group, group.group_epoch, group.members, assignor, effects.wall_ms)
+        make = self._assigner.prepare(group, group.members, self.assignor_of(group))
+        if self._assigner.is_heavy(group):
+            self._assigning.add(group.group_id)
+            effects.work.append(Work(make, partial(self._on_target, group, group.group_epoch)))
+        else:
+            self._keep_target(group, group.group_epoch, make(), effects)
+
+    def _on_target(self, group: ConsumerGroup, epoch: int, made: Target | BaseException, effects: Effects) -> None:
+        """A worker has made a target; who has left since gets nothing by it, and who has come is in the next one."""
+        self._assigning.discard(group.group_id)
+        if self.groups.get(group.group_id) is not group or isinstance(made, BaseException) or epoch <= group.target_epoch:
+            return
+        self._keep_target(group, epoch, {member_id: part for member_id, part in made.items() if member_id in group.members}, effects)
+        if group.group_epoch > epoch:
+            self._schedule_assignment(group.group_id, effects.now_ms + self.settings.consumer_assignment_interval_ms)
+
+    def _keep_target(self, group: ConsumerGroup, epoch: int, made: Target, effects: Effects) -> None:
+        changes, _ = self._assigner.keep(group, epoch, made, effects.wall_ms)
         for change in changes:
             effects.keep_change(change)
 

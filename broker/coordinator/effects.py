@@ -33,6 +33,13 @@ class Job(NamedTuple):
     go_on: Callable[[Effects], None]
 
 
+class Work(NamedTuple):
+    """Work that has no steps: a worker does `call`, and it goes on with what that returned or raised, as after a `Job`."""
+
+    call: Callable[[], Any]
+    go_on: Callable[[Any, Effects], None]
+
+
 class Effects:
     """Filled by one decision at one time, and carried out as a whole: the records first, then what is to be answered at once.
 
@@ -40,7 +47,7 @@ class Effects:
     `barrier` are, which is at once without one.
     """
 
-    __slots__ = ("answers", "barrier", "changes", "jobs", "now_ms", "producer", "records", "then", "wall_ms")
+    __slots__ = ("answers", "barrier", "changes", "jobs", "now_ms", "producer", "records", "then", "wall_ms", "work")
 
     def __init__(self, now_ms: int, wall_ms: int) -> None:
         """`now_ms` is monotonic, for deadlines; `wall_ms` is what records say."""
@@ -56,6 +63,7 @@ class Effects:
         self.answers: list[tuple[Reply, Any]] = []
         self.then: list[Then] = []
         self.jobs: list[Job] = []
+        self.work: list[Work] = []
 
     def keep_offset(self, group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
         """Ask for the record of an offset, or with None for that which takes it back."""

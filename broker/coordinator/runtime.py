@@ -135,7 +135,14 @@ class CoordinatorRuntime(Generic[S]):
             self._log.warning("records of a coordinator were not kept", partition=str(shard.partition.topic_partition), error=error.name)
         for job in effects.jobs:
             run_in_slices(self._loop, self._clock, job.steps, partial(self._go_on_after_job, shard, job.go_on))
+        for work in effects.work:
+            self._worker.submit(work.call, partial(self._go_on_after_work, shard, work.go_on))
         self._set_timer(shard)
+
+    def _go_on_after_work(self, shard: Shard[S], go_on: Callable[[Any, Effects], None], result: Any) -> None:
+        if isinstance(result, BaseException):
+            self._log.error("a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=result)
+        self._go_on_after_job(shard, partial(go_on, result))
 
     def _go_on_after_job(self, shard: Shard[S], go_on: Callable[[Effects], None]) -> None:
         if shard.unloaded:

@@ -8,15 +8,23 @@ Source: Kafka's `TargetAssignmentBuilder`; KIP-1263 (the interval).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
 
-from lowtide.broker.coordinator.assignors import ASSIGNORS, AssignedMember
+from lowtide.broker.coordinator.assignors import ASSIGNORS, AssignedMember, Target
 from lowtide.broker.coordinator.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember, target_record
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.broker.coordinator.topic_view import TopicView
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType, TargetAssignmentEpoch
 from lowtide.protocol.types import TopicId
+
+HEAVY: Final = 3_000
+"""Members and partitions, times the number of different subscriptions: some five to ten milliseconds."""
+
+DIFFERENT_MAX: Final = 50
+"""As how many different subscriptions those of a group count at most that aren't all the same."""
 
 
 class TargetAssigner:
@@ -31,11 +39,27 @@ class TargetAssigner:
         since_ms = wall_ms - group.assigned_wall_ms
         return max(self._settings.consumer_assignment_interval_ms - since_ms, 0) if since_ms >= 0 else 0
 
+    def is_heavy(self, group: ConsumerGroup) -> bool:
+        """Whether a worker should make a group's target: it could hold the loop for longer than some milliseconds."""
+        names = group.subscribed_names()
+        partitions = sum(self._topics.partition_counts(self._topics.ids_of(names)).values())
+        count = len(group.members)
+        is_alike = not group.patterns and all(group.topic_counts[name] == count for name in names)
+        return (count + partitions) * (1 if is_alike else min(count, DIFFERENT_MAX)) > HEAVY
+
     def assign(
         self, group: ConsumerGroup, epoch: int, members: Mapping[str, ConsumerMember], assignor: str, wall_ms: int
     ) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
         """The records that make a target of `epoch` for these members, and what those get for whom it is new."""
-        made = ASSIGNORS[assignor](*self._facts(group, members))
+        return self.keep(group, epoch, self.prepare(group, members, assignor)(), wall_ms)
+
+    def prepare(self, group: ConsumerGroup, members: Mapping[str, ConsumerMember], assignor: str) -> Callable[[], Target]:
+        """What makes a target for these members: it needs nothing of the group any more."""
+        return partial(ASSIGNORS[assignor], *self._facts(group, members))
+
+    @staticmethod
+    def keep(group: ConsumerGroup, epoch: int, made: Target, wall_ms: int) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
+        """The records of a target that was made, and what those get for whom it is new."""
         changes: list[ConsumerGroupChange] = []
         changed: dict[str, Assignment] = {}
         for member_id, topics in made.items():

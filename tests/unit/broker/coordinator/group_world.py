@@ -6,7 +6,7 @@ import copy
 import random
 from typing import Any
 
-from lowtide.broker.coordinator.effects import Effects, Then
+from lowtide.broker.coordinator.effects import Effects, Then, Work
 from lowtide.broker.coordinator.groups import GroupChange, Groups
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.joining import Client
@@ -48,6 +48,8 @@ class World:
         """Offsets, and what is there; compaction may have taken some."""
         self.end_offset = 0
         self.holds_commits = False
+        self.holds_work = False
+        self.work: list[Work] = []
         self.append_fails: ErrorCode | None = None
         self._waiting: list[list[Then]] = []
         self.carry_out(self._loaded())
@@ -86,6 +88,17 @@ class World:
                 pass
             after = self.effects()
             job.go_on(after)
+            self.carry_out(after)
+        self.work += effects.work
+        if not self.holds_work:
+            self.do_work()
+
+    def do_work(self) -> None:
+        """The worker does what it was given."""
+        work, self.work = self.work, []
+        for each in work:
+            after = self.effects()
+            each.go_on(each.call(), after)
             self.carry_out(after)
 
     def append(self, change: GroupChange) -> None:
@@ -127,7 +140,7 @@ class World:
         other = copy.copy(self)
         other.seed += 1
         other.groups = self.make_groups(self.settings, other.seed)
-        other._waiting = []
+        other._waiting, other.work = [], []
         for offset, change in self.log:
             other.groups.apply(change, offset)
         other.log, other.end_offset = list(self.log), self.end_offset

@@ -349,3 +349,44 @@ def test_an_empty_group_is_deleted_and_nothing_is_left():
     world.carry_out(effects)
     assert GROUP not in world.groups.groups
     assert not world.reload().groups.groups
+
+
+def test_a_large_target_is_made_by_a_worker_and_who_comes_meanwhile_is_in_the_next():
+    """Members go on with the target that they have; who has left since gets nothing by it."""
+    world = ConsumerWorld(topics={"t": 4_000})
+    world.holds_work = True
+    world.enter("a")
+    second = world.enter("b")
+    assert (second.member_epoch, world.assigned(second)) == (2, {})
+    world.pass_time(0)
+    assert len(world.work) == 1
+    world.enter("c")
+    world.beat("b", -1)
+    world.pass_time(0)
+    assert len(world.work) == 1, "one at a time"
+    world.do_work()
+    assert (world.group.target_epoch, world.group.group_epoch) == (3, 5)
+    assert set(world.group.targets) == {"a"}
+    world.settle("a", "c", rounds=1)
+    world.pass_time(0)
+    world.do_work()
+    world.settle("a", "c")
+    assert world.group.state is ConsumerGroupState.STABLE
+    assert [len(world.group.members[each].assigned[world.ids()]) for each in ("a", "c")] == [2_000, 2_000]
+    world.check_reload()
+
+
+def test_a_target_of_a_group_that_is_gone_is_let_go():
+    world = ConsumerWorld(topics={"t": 4_000})
+    world.holds_work = True
+    world.enter("a")
+    world.enter("b")
+    world.pass_time(0)
+    assert world.work
+    world.beat("a", -1)
+    world.beat("b", -1)
+    effects = world.effects()
+    world.groups.delete_group(GROUP, effects)
+    world.carry_out(effects)
+    world.do_work()
+    assert GROUP not in world.groups.groups
