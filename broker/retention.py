@@ -14,6 +14,8 @@ Sources: Kafka's LogManager.cleanupLogs; KIP-47, KIP-68.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
@@ -27,11 +29,19 @@ from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import DamagedSegmentError, StorageError
+from lowtide.storage.log import Log
 from lowtide.storage.retention import Reason, RetentionOffsets, RetentionPlan, SegmentTimes, may_go_as_consumed, plan_retention
 from lowtide.storage.segment import Segment
+from lowtide.storage.segment_files import RemovedSegment
 
 PARTITIONS_PER_STEP: Final = 16
 """Looked at between two looks at the clock: some ten microseconds each, where nothing goes."""
+
+DELETIONS_AT_ONCE: Final = 256
+"""Partitions whose log starts rise together when the disk has them: some five milliseconds' work."""
+
+DISK_MS: Final = 1_000
+"""How long they are waited for before the next ones follow."""
 
 ASKED_MAX: Final = 10_000
 """Partitions whose consumption is asked for in one pass: a few megabytes. The next pass goes on where this one ended."""
@@ -49,13 +59,16 @@ class Retention:
         self.next_check_ms: int | None = None
         """When the next pass begins, by the wall clock; None while one is under way."""
         self._replicas = broker.replicas
-        self._replicas.log_manager.on_prefix_deleted = self.ledger.on_prefix_deleted
+        self._replicas.log_manager.on_prefix_deleted = self._on_prefix_deleted
         self._configs = broker.configs
         self._clock = broker.clock
         self._tasks = broker.tasks
         self._log = broker.log
         self._running: list[asyncio.Task[None]] = []
         self._asked_until = 0
+        self._undurable: list[tuple[Log, Offset]] = []
+        """Deletions that are on their way to the disk, with the log starts that they lead to."""
+        self._risen = asyncio.Event()
         self._doubt: str | None = None
 
     @property
@@ -99,7 +112,10 @@ class Retention:
             asked: list[Asked] = []
             await walk_in_slices(self._clock, self._note_askable(asked))
             consumed = await self._ask(asked)
-        await walk_in_slices(self._clock, self._steps(consumed))
+        left = deque(self._replicas.partitions.items())
+        while left:
+            await walk_in_slices(self._clock, self._steps(left, consumed))
+            await self._made_durable()
         if self._replicas.image is not None:
             self.ledger.forget_all_but(self._replicas.image.topics)
 
@@ -137,14 +153,29 @@ class Retention:
                 self._log.info("consumed records are kept: nobody knows what all groups have consumed", reason=doubt)
         return {} if isinstance(outcome, Doubt) else outcome
 
-    def _steps(self, consumed: Outcome) -> Iterator[None]:
-        for number, (key, partition) in enumerate(list(self._replicas.partitions.items())):
-            if number % PARTITIONS_PER_STEP == 0:
+    def _steps(self, left: deque[tuple[tuple[str, int], Partition]], consumed: Outcome) -> Iterator[None]:
+        """Look at partitions, until none is left or many deletions are on their way to the disk."""
+        while left and len(self._undurable) < DELETIONS_AT_ONCE:
+            key, partition = left.popleft()
+            if len(left) % PARTITIONS_PER_STEP == 0:
                 yield
             is_here = self._replicas.partitions.get(key) is partition
             row = consumed.get(Asked(partition.topic_partition, partition.topic_id), NOBODY)
             if is_here and self._may_delete(partition) and self._look_at(partition, row.offset if row.is_known else None):
                 yield
+
+    async def _made_durable(self) -> None:
+        """Wait for the disk, so that never many log starts rise in one turn of the loop; not for ever, for there may be several disks."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISK_MS / 1000):
+                while any(map(_is_on_its_way, self._undurable)):
+                    self._risen.clear()
+                    await self._risen.wait()
+        self._undurable.clear()
+
+    def _on_prefix_deleted(self, log: Log, before: Offset, removed: list[RemovedSegment]) -> None:
+        self.ledger.on_prefix_deleted(log, before, removed)
+        self._risen.set()
 
     def _may_delete(self, partition: Partition) -> bool:
         log, is_fenced = partition.log, self._replicas.is_fenced
@@ -166,6 +197,7 @@ class Retention:
             return False  # What lies below the log start is removed as soon as that has risen.
         self.ledger.expect(partition.topic_partition, plan.deletions)
         self._replicas.delete_to([(partition, plan.log_start_offset)])
+        self._undurable.append((log, plan.log_start_offset))
         return True
 
     def _without_last(self, partition: Partition, consumed: Offset | None, now_ms: int) -> RetentionPlan:
@@ -187,6 +219,12 @@ def offsets_of(partition: Partition, consumed: Offset | None = None) -> Retentio
     """Where a partition stands now."""
     log = partition.log
     return RetentionOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset, consumed)
+
+
+def _is_on_its_way(deletion: tuple[Log, Offset]) -> bool:
+    """Whether a log start still is to rise there: the disk may have failed meanwhile, or a truncation come between."""
+    log, offset = deletion
+    return log.log_start_offset < offset <= log.log_start_pending and not log.offline
 
 
 def _number(configs: BrokerConfigs, name: str) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from lowtide.broker.coordinator.offsets_topic import java_hash
 from lowtide.broker.deletion_ledger import DeletedCount
+from lowtide.broker.retention import DELETIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionTopic, RetainedPartition, RetentionRule
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -307,3 +308,23 @@ def test_groups_of_a_coordinator_that_is_away_keep_all() -> None:
         assert "broker 2" in (row.rules[0].doubt or "")
 
     play(scenario, 2, log_retention_commitoffset_enable="true")
+
+
+def test_deletions_of_many_partitions_reach_the_disk_some_at_a_time() -> None:
+    """Whatever the disk does at once is done in one turn of the loop; a disk that is slow holds the rest back, though not for ever."""
+
+    async def scenario(world: Leading) -> None:
+        count = DELETIONS_AT_ONCE + 20
+        await world.create_topic("t", *[(1,)] * count, retention_bytes="0", internal_segment_bytes="100")
+        for number in range(count):
+            for _ in range(2):
+                await world.send_produce(number=number, acks=1)
+        logs = [world.replicas.partitions[("t", number)].log for number in range(count)]
+        while not any(log.log_start_pending for log in logs):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        assert sum(log.log_start_pending > 0 for log in logs) == DELETIONS_AT_ONCE
+        while not all(log.log_start_offset for log in logs):
+            await asyncio.sleep(0.1)
+
+    play(scenario, commit_ms=(900, 900))
