@@ -1,4 +1,4 @@
-"""Consumed records go by the slowest group of the whole cluster (KIP-68), while leaders and coordinators are killed and frozen.
+"""Consumed records go by the slowest group of the whole cluster (D14), while leaders and coordinators are killed and frozen.
 
 Three groups with three coordinators commit rising offsets. Whatever a group may have committed is known before it is sent; the log start is
 looked at all the time, and is never above what the slowest group may have committed. In the end it follows that group to the segment.

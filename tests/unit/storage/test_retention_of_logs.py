@@ -1,7 +1,8 @@
 """Retention of real logs over their life against a list of records: appends, idle times, deletes by clients, consumption, and passes by
 changing rules, in any order.
 
-The model knows each record's offset and timestamp, and the segment that it went into; the rules are applied to it one deletion at a time.
+D14 for one log. The model knows each record's offset and timestamp, and the segment that it went into; the rules are applied to it one
+deletion at a time.
 """
 
 from __future__ import annotations
