@@ -7,12 +7,15 @@ nothing about partitions: `replica_manager` says which ones are to be here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import Log, LogConfig
 from lowtide.storage.log_manager import LogManager
+
+_PARTITIONS_NAMED: Final = 5
+"""In a line about any number of them."""
 
 
 class HostedLogs:
@@ -27,6 +30,8 @@ class HostedLogs:
         self._on_free = on_free
         self._leaving: set[TopicPartition] = set()
         self._without_room: set[str] = set()
+        self._failed: dict[TopicPartition, StorageError] = {}
+        """Logs that could not be made, and of which nobody was told yet."""
 
     @property
     def leaving(self) -> bool:
@@ -54,15 +59,37 @@ class HostedLogs:
                 log = self._log_manager.create_log(key, topic_id, config)
             except StorageError as error:
                 if key not in self.offline:
-                    self._log.error("log could not be created", partition=str(key), error=str(error))
+                    self._failed.setdefault(key, error)
                 if error.is_disk_full:
                     self._without_room.add(key.topic)
-                self.offline |= {key}
                 return None
-            self.offline -= {key}
-        if log.offline:
+            if key in self.offline:
+                self.offline -= {key}
+        if log.offline and key not in self.offline:
             self.offline |= {key}  # Its directory has failed before its partition was here to be told so.
         return log
+
+    def tell_failed(self) -> None:
+        """Those that could not be made are offline from now on: one line for each directory. To be called after many were asked for."""
+        failed, self._failed = self._failed, {}
+        if not failed:
+            return
+        self.offline = self.offline.union(failed)  # Another object each time, by which others know that it is different.
+        by_directory: dict[str, list[TopicPartition]] = {}
+        for key, error in failed.items():
+            by_directory.setdefault(self._directory_of(error), []).append(key)
+        for directory, keys in by_directory.items():
+            self._log.error(
+                "logs could not be created",
+                directory=directory,
+                partitions=len(keys),
+                some_partitions=[str(key) for key in keys[:_PARTITIONS_NAMED]],
+                error=str(failed[keys[0]]),
+            )
+
+    def _directory_of(self, error: StorageError) -> str:
+        """The log directory that an error is about, or what it names instead: several that are missing."""
+        return next((path for path in self._log_manager.paths if error.path == path or error.path.startswith(f"{path}/")), error.path)
 
     def add_offline(self, partitions: Iterable[TopicPartition]) -> None:
         """The log directory of these has failed."""

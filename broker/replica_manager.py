@@ -99,7 +99,7 @@ class ReplicaManager:
         self._log_config = log_config
         self._on_partition_made = on_partition_made
         self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
-        self._work = SlicedWork(loop, clock, self._tell_settled)
+        self._work = SlicedWork(loop, clock, self._on_worked)
         self._settled: list[asyncio.Future[None]] = []
 
     # ------------------------------------------------------------------ finding a partition
@@ -230,6 +230,7 @@ class ReplicaManager:
         To be called for every image, also where nothing concerns a topic: what followers report is compared with the latest. Of a topic
         that is different only the partitions that are; all of them with `new_defaults`, or when it is the very one of the image before.
         """
+        self.hosted_logs.tell_failed()
         before, self.image = self.image, image
         if before is not None and before.log_start_reporting != image.log_start_reporting:
             for key in self.deletes.watched_keys():  # From now on they can be acknowledged.
@@ -415,6 +416,10 @@ class ReplicaManager:
         """Topics whose names were taken by logs on their way out may have been made anew since."""
         if self.image is not None:
             self.on_image(self.image, [self.image.topics[name] for name in names if name in self.image.topics], [])
+
+    def _on_worked(self) -> None:
+        self.hosted_logs.tell_failed()
+        self._tell_settled()
 
     def _tell_settled(self) -> None:
         if self._is_settled:
