@@ -45,6 +45,7 @@ from lowtide.broker.retention import Retention
 from lowtide.broker.server import ConnectionHost, Server, open_listeners
 from lowtide.broker.strays import remove_strays
 from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.unclean_elections import tell_unclean_elections
 from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.embedded import METADATA_FILE
 from lowtide.metadata.errors import InconsistentClusterError, OldBrokerError, SessionError
@@ -383,6 +384,7 @@ class Broker:
             changed = [*new.topics.values()]
         if self.replicas is not None:
             self.replicas.on_image(new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults)
+        tell_unclean_elections(self.config.node_id, (old, new), delta, self.log)
         if self._controller_work.on_image(old, new, delta) and self._session is not None:
             self._session.wake_controller()
         if self._groups is not None:

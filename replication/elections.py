@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lowtide.metadata.records import NO_LEADER, PartitionRecord
-from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId  # Read at run time, by msgspec.
+from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, TopicPartition  # Read at run time, by msgspec.
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from lowtide.metadata.image import MetadataImage, PartitionImage
+    from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 
 class Election(Enum):
@@ -121,6 +121,21 @@ def elect(
         adding=wanted.adding,
         removing=wanted.removing,
     )
+
+
+def led_uncleanly(old: MetadataImage, changed: Iterable[TopicImage]) -> dict[TopicPartition, BrokerId]:
+    """Partitions of the `changed` topics, with their new leaders, that weren't in sync: what they lack is lost.
+
+    Where several changes of a partition come with one image, who joined the in-sync set in between isn't known to have been in it.
+    """
+    found: dict[TopicPartition, BrokerId] = {}
+    for topic in changed:
+        known = old.topics.get(topic.name)
+        before = known.partitions if known is not None and known.topic_id == topic.topic_id else ()
+        for number, (was, state) in enumerate(zip(before, topic.partitions, strict=False)):
+            if state is not was and state.leader not in (NO_LEADER, was.leader) and state.leader not in was.isr:
+                found[TopicPartition(topic.name, number)] = state.leader
+    return found
 
 
 class _Voters:

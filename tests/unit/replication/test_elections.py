@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 
 from lowtide.metadata.broker_image import StaleMark
 from lowtide.metadata.image import BrokerImage, ConfigImage, ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import NO_LEADER, FeaturesRecord, PartitionRecord
 from lowtide.replication.controller import ControllerSettings, ControllerWork, plan_controller_work
-from lowtide.replication.elections import Assignment, Election, elect, is_relieved
+from lowtide.replication.elections import Assignment, Election, elect, is_relieved, led_uncleanly
 
 TOPIC_ID = b"T" * 16
 AGREED = FeaturesRecord(log_start_reporting=1)
@@ -256,3 +257,33 @@ def test_configs_are_no_topic() -> None:
     )
     assert work.on_image(image, changed, ImageDelta(broker_configs_changed=("",)))
     assert not work.plan(changed).is_empty
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "leader"),
+    [
+        pytest.param(partition((1,), NO_LEADER), partition((2,), 2), 2, id="the-only-member-is-gone"),
+        pytest.param(partition((1,), 1), partition((3,), 3), 3, id="at-once"),
+        pytest.param(partition((1, 2), 1), partition((2,), 2), None, id="a-member-leads"),
+        pytest.param(partition((1,), 1), partition((1,), NO_LEADER), None, id="nobody-leads"),
+        pytest.param(partition((1,), 1), partition((1, 2), 1), None, id="a-member-joins"),
+        pytest.param(partition((1,), NO_LEADER), partition((1,), 1), None, id="the-last-member-is-back"),
+    ],
+)
+def test_who_leads_without_having_been_in_sync_is_found(was: PartitionImage, now: PartitionImage, leader: int | None) -> None:
+    """Also where the configuration that allows it comes with the same image; a topic made anew has nothing to do with an earlier one."""
+    well = partition()
+    old, new = image_of(ALIVE, partitions=(well, was)), image_of(ALIVE, partitions=(well, now), configs={"a": "b"})
+    expected = {} if leader is None else {("t", 1): leader}
+    assert led_uncleanly(old, new.topics.values()) == expected
+    other = msgspec.structs.replace(new.topics["t"], topic_id=b"U" * 16)
+    assert led_uncleanly(old, [other]) == {}
+
+
+def test_what_an_unclean_election_decides_is_found_to_be_one() -> None:
+    """As it is elected: so the line that tells of it can't miss what the controller does."""
+    image = image_of({2: 20, 3: 30}, partitions=(partition((1,), 1),))
+    record = decide(image, image.topics["t"].partitions[0], election=Election.UNCLEAN)
+    assert record is not None
+    after = partition(record.isr, record.leader)
+    assert led_uncleanly(image, image_of({2: 20, 3: 30}, partitions=(after,)).topics.values()) == {("t", 0): record.leader}

@@ -1,0 +1,36 @@
+"""Tells operators of leaders that were elected although they lacked records: `unclean.leader.election.enable`, or asked for.
+
+The controller tells of all, and each new leader of its own partitions; a follower that cuts its log below what was committed says so
+itself (`replica_fetcher`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lowtide.replication.elections import led_uncleanly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lowtide.metadata.image import ImageDelta, MetadataImage
+    from lowtide.protocol.types import BrokerId, TopicPartition
+
+_PARTITIONS_NAMED: Final = 5
+"""In a line about any number of them."""
+
+
+def tell_unclean_elections(broker_id: BrokerId, images: tuple[MetadataImage, MetadataImage], delta: ImageDelta, log: Any) -> None:
+    """At most two lines for an image. `images`: the one before, and the new one that `delta` leads to."""
+    old, new = images
+    found = led_uncleanly(old, delta.topics_changed)
+    here = [key for key, leader in found.items() if leader == broker_id]
+    if here:
+        log.warning("this broker leads partitions that it wasn't in sync with, records are lost", **_told(here))
+    if found and new.controller_id == broker_id:
+        log.warning("leaders were elected uncleanly, records are lost", **_told(found))
+
+
+def _told(keys: Iterable[TopicPartition]) -> dict[str, Any]:
+    names = [str(key) for key in keys]
+    return {"partitions": len(names), "some_partitions": names[:_PARTITIONS_NAMED]}
