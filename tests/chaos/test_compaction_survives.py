@@ -32,7 +32,7 @@ SETTINGS = (
     "log.segment.delete.delay.ms=0",
     "offsets.topic.num.partitions=1",
     "offsets.topic.replication.factor=1",
-    "offsets.topic.segment.bytes=20000",
+    "offsets.topic.segment.bytes=1048576",
 )
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.1"}
 
@@ -145,11 +145,12 @@ async def test_a_compacted_topic_converges_whatever_is_killed(tmp_path: Path) ->
         assert not broker.faults
 
 
-COMMITS = 3000
+COMMITS = 1200
+METADATA = "m" * 4000
 
 
 async def test_committed_offsets_stay_bounded_and_are_there_after_a_restart(tmp_path: Path) -> None:
-    """`__consumer_offsets` is compacted; without that it would be some 300,000 bytes long."""
+    """`__consumer_offsets` is compacted; without that it would be some 5,000,000 bytes long."""
     folder = tmp_path / "log" / "__consumer_offsets-0"
     broker = ServeProcess(tmp_path / "log", *SETTINGS)
     async with broker:
@@ -161,7 +162,7 @@ async def test_committed_offsets_stay_bounded_and_are_there_after_a_restart(tmp_
         for number in range(COMMITS):
             assert await commit(client, f"g{number % 7}", number) == 0
         async with asyncio.timeout(DEADLINE_S):
-            while sum(path.stat().st_size for path in folder.glob("*.log")) > 60_000:
+            while sum(path.stat().st_size for path in folder.glob("*.log")) > 2_300_000:
                 await asyncio.sleep(0.1)
         await broker.kill()
         assert not broker.faults
@@ -176,7 +177,7 @@ async def test_committed_offsets_stay_bounded_and_are_there_after_a_restart(tmp_
 
 
 async def commit(client: WireClient, group: str, offset: int) -> int:
-    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None)
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=METADATA)
     request = OffsetCommitRequest(group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
     answer = await client.request(request, 8)
     return answer.topics[0].partitions[0].error_code
