@@ -15,6 +15,7 @@ Source: Kafka's Cleaner.doClean, buildOffsetMap, cleanSegments.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -34,7 +35,7 @@ from lowtide.protocol.records import (
 from lowtide.protocol.types import Offset, ProducerId
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.runtime.heavy_work import Step
-from lowtide.storage.cleanable import group_segments
+from lowtide.storage.cleanable import GROUP_SEGMENTS_MAX, RELATIVE_OFFSET_MAX, group_segments
 from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, CleanedSegment, CleanedSize
 from lowtide.storage.cleaned_transactions import CleanedTransactions
 from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, note_batch
@@ -150,8 +151,9 @@ class _Cleaning:
         order, end_offset = self.order, self._offsets.latest_offset + 1
         transactions = CleanedTransactions(aborted)
         places = [*order.segments, SegmentPlace(order.first_uncleanable_offset, 0)]
-        for group in group_segments(places, end_offset, order.segment_bytes):
-            yield from self._clean_group(group, transactions)
+        groups = deque(group_segments(places, end_offset, order.segment_bytes))
+        while groups:
+            yield from self._clean_next(groups, transactions)
         before, after = self._before, self._after
         done = CleaningDone(end_offset, len(self._offsets), before.size_bytes, after.size_bytes, before.records, after.records)
         yield Step(0, _encode_outcome(done))
@@ -200,16 +202,17 @@ class _Cleaning:
         # Behind the last batch there may be none: its offsets are looked at all the same.
         offsets.latest_offset = max(offsets.latest_offset, order.first_uncleanable_offset - 1)
 
-    def _clean_group(self, group: list[SegmentPlace], transactions: CleanedTransactions) -> Iterator[Step]:
-        cleaned = CleanedSegment(self._filesystem, self.order.directory, group[0].base_offset, self.order.index_interval_bytes)
+    def _clean_next(self, groups: deque[list[SegmentPlace]], transactions: CleanedTransactions) -> Iterator[Step]:
+        """What is left of the first group becomes a segment. Where nothing is, others join it: an empty one is as young as its file."""
+        taken = groups.popleft()
+        cleaned = CleanedSegment(self._filesystem, self.order.directory, taken[0].base_offset, self.order.index_interval_bytes)
         is_done = False
         try:
-            for segment in group:
-                for chunk in self._chunks(segment):
-                    written = cleaned.size
-                    for header, batch in chunk:
-                        self._compact(cleaned, transactions, segment, header, batch)
-                    yield Step(sum(header.size_bytes for header, _ in chunk) + cleaned.size - written)
+            yield from self._write(cleaned, taken, transactions)
+            while groups and not cleaned.size and self._may_join(taken, groups):
+                more = groups.popleft()
+                taken += more
+                yield from self._write(cleaned, more, transactions)
             retained, transactions.retained = transactions.retained, []
             cleaned.finish(retained)
             is_done = True
@@ -217,7 +220,20 @@ class _Cleaning:
             if not is_done:
                 cleaned.abandon()
         self._after.add(cleaned.total)
-        yield Step(0, _encode_outcome(GroupCleaned([segment.base_offset for segment in group], cleaned.size, bool(retained))))
+        yield Step(0, _encode_outcome(GroupCleaned([segment.base_offset for segment in taken], cleaned.size, bool(retained))))
+
+    def _may_join(self, taken: list[SegmentPlace], groups: deque[list[SegmentPlace]]) -> bool:
+        """Whether the first of these groups may become part of what is made of `taken`, of which nothing is left."""
+        end_offset = groups[1][0].base_offset if len(groups) > 1 else self.order.first_uncleanable_offset
+        return len(taken) + len(groups[0]) <= GROUP_SEGMENTS_MAX and end_offset - taken[0].base_offset <= RELATIVE_OFFSET_MAX
+
+    def _write(self, cleaned: CleanedSegment, group: list[SegmentPlace], transactions: CleanedTransactions) -> Iterator[Step]:
+        for segment in group:
+            for chunk in self._chunks(segment):
+                written = cleaned.size
+                for header, batch in chunk:
+                    self._compact(cleaned, transactions, segment, header, batch)
+                yield Step(sum(header.size_bytes for header, _ in chunk) + cleaned.size - written)
 
     def _compact(
         self,

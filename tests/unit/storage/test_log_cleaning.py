@@ -52,6 +52,20 @@ def test_the_last_record_of_each_key_stays() -> None:
     assert [row[0] for row in log.rows()] == [3, 4, 5, 6, 7]
 
 
+def test_segments_of_which_nothing_is_left_become_part_of_the_next() -> None:
+    """An empty one would be as young as its file, and keep retention from those behind it."""
+    log = new_log(segment_bytes=100)
+    fill(log, "a", "b", "a", "b", "c", "a", "b")
+    log.append((b"z", b""))
+    report = log.clean()
+    assert report is not None
+    assert (report.segments_before, report.segments_after) == (7, 3)
+    assert [(segment.base_offset, segment.size > 0) for segment in log.log.segments] == [(0, True), (5, True), (6, True), (7, True)]
+    assert [row[0] for row in log.rows()] == [4, 5, 6, 7]
+    log.reopen()
+    assert [row[0] for row in log.rows()] == [4, 5, 6, 7]
+
+
 @pytest.mark.parametrize("offset", range(9))
 def test_reading_anywhere_goes_on_with_the_next_record(offset: int) -> None:
     log = new_log()
