@@ -9,6 +9,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
+QUICK = {
+    "group_initial_rebalance_delay_ms": "0",
+    "group_consumer_min_session_timeout_ms": "6000",
+    "group_consumer_session_timeout_ms": "6000",
+    "group_consumer_min_heartbeat_interval_ms": "300",
+    "group_consumer_heartbeat_interval_ms": "300",
+}
+"""Settings of a broker that soon knows who has come and gone."""
+
 DEADLINE_S = 60.0
 """Sessions end after 6 s, transactions too; the rest is for a machine that has other things to do."""
 

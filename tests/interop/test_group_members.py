@@ -18,21 +18,27 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from . import load
 from .franz_go import FranzGo
 from .lowtide_process import LowtideProcess
-from .members import Client, Member, all_told, until
+from .members import QUICK, Client, Member, all_told, until
 from .tools import JavaClient
 
 pytestmark = pytest.mark.interop
 
 PARTITIONS, PER_PARTITION = 6, 10
-SETTINGS = {
-    "group_initial_rebalance_delay_ms": "0",
-}
+CHANGES = [
+    ("classic", "classic"),
+    ("classic", "classic"),
+    ("consumer", "consumer"),
+    ("consumer", "consumer"),
+    ("classic", "consumer"),
+    ("classic", "classic"),
+]
+"""The protocol of who joins, and which one the group has when the oldest of three members has left then."""
 
 
 @pytest.fixture(scope="module")
 def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
     """A broker that soon knows who has gone."""
-    with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", **SETTINGS) as process:
+    with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", **QUICK) as process:
         yield process
 
 
@@ -58,6 +64,13 @@ def make_topic(broker: LowtideProcess, name: str, partitions: int = PARTITIONS) 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(load.DEADLINE_S)
     return name
+
+
+def protocol_of(broker: LowtideProcess, group: str) -> str:
+    """What a group is: classic or consumer."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    [kind] = [each.type for each in admin.list_consumer_groups().result(load.DEADLINE_S).valid if each.group_id == group]
+    return str(kind.name).lower()
 
 
 class Writer:
@@ -91,7 +104,7 @@ def shared(members: Sequence[Member], topic: str) -> Callable[[], bool]:
     return check
 
 
-@pytest.mark.parametrize("protocol", ["classic"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_members_join_leave_and_are_killed(client: Client, quick_broker: LowtideProcess, topic: str, protocol: str) -> None:
     """After each change the partitions are shared anew, and what is written then is read once, from where was committed on."""
     with ExitStack() as stack:
@@ -118,6 +131,7 @@ def test_members_join_leave_and_are_killed(client: Client, quick_broker: Lowtide
 
         members.append(join())
         settle_and_read()
+        assert protocol_of(quick_broker, topic) == protocol
         members += [join(), join()]
         settle_and_read()
         members.pop(1).leave()
@@ -128,3 +142,39 @@ def test_members_join_leave_and_are_killed(client: Client, quick_broker: Lowtide
         members.append(join())
         settle_and_read()
         members.pop().leave()
+
+
+def test_a_pattern_means_topics_that_are_made_later_too(client: Client, quick_broker: LowtideProcess, topic: str) -> None:
+    """The broker finds them (KIP-848)."""
+    with Member(client("member", group=topic, pattern=f"{topic}-[a-c]", protocol="consumer")) as member:
+        told = partial(all_told, member)
+        for letter in "ad":
+            make_topic(quick_broker, f"{topic}-{letter}", 1)
+        until(lambda: member.held == {f"{topic}-a-0"}, told)
+        make_topic(quick_broker, f"{topic}-b", 2)
+        until(lambda: member.held == {f"{topic}-a-0", f"{topic}-b-0", f"{topic}-b-1"}, told)
+        member.leave()
+
+
+def test_a_group_changes_its_protocol_while_it_consumes(client: Client, quick_broker: LowtideProcess, topic: str) -> None:
+    """Members of both protocols share the topic, as during an upgrade that is rolled out one by one, and its way back."""
+    writer = Writer(quick_broker, topic)
+    with ExitStack() as stack:
+        members: list[Member] = []
+        told = lambda: all_told(*members)  # noqa: E731
+
+        def replace_one(protocol: str) -> None:
+            members.append(stack.enter_context(Member(client("member", group=topic, topic=topic, protocol=protocol))))
+            until(shared(members, topic), told)
+            if len(members) > 2:
+                members.pop(0).leave()
+                until(shared(members, topic), told)
+            before = {record for member in members for record in member.read}
+            written = writer.write()
+            until(lambda: written <= {record for member in members for record in member.read} - before, told)
+
+        for protocol, becomes in CHANGES:
+            replace_one(protocol)
+            assert protocol_of(quick_broker, topic) == becomes
+        for member in members:
+            member.leave()

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from . import load
 from .franz_go import FranzGo
 from .lowtide_process import LowtideProcess
-from .members import DEADLINE_S, Client, Member, all_told, until
+from .members import DEADLINE_S, QUICK, Client, Member, all_told, until
 from .tools import JavaClient
 
 pytestmark = pytest.mark.interop
@@ -84,7 +84,7 @@ class Topics:
 @pytest.fixture(scope="module")
 def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
     """A broker whose groups begin at once."""
-    with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", group_initial_rebalance_delay_ms="0") as process:
+    with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", **QUICK) as process:
         yield process
 
 
@@ -110,14 +110,17 @@ def topics(quick_broker: LowtideProcess) -> Topics:
     return Topics(quick_broker.bootstrap)
 
 
-def test_each_record_is_transformed_once_though_a_member_is_killed(client: Client, topics: Topics, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_each_record_is_transformed_once_though_a_member_is_killed(
+    client: Client, topics: Topics, protocol: str, request: pytest.FixtureRequest
+) -> None:
     """Two members copy a topic; every fourth transaction they abort. One is killed in the middle of its work, another takes its place."""
     name = f"copied-{request.node.callspec.id}"
     topics.make(name, f"{name}-out")
     values = {number: [f"{number}/{count}" for count in range(PER_PARTITION)] for number in range(PARTITIONS)}
 
     def join(number: int) -> Member:
-        return Member(client("transform", group=name, topic=name, protocol="classic", id=f"{name}-{number}", out=f"{name}-out"))
+        return Member(client("transform", group=name, topic=name, protocol=protocol, id=f"{name}-{number}", out=f"{name}-out"))
 
     with ExitStack() as stack:
         first, second = stack.enter_context(join(1)), stack.enter_context(join(2))

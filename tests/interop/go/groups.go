@@ -27,12 +27,14 @@ func (c *call) inGroup() []kgo.Opt {
 		}
 	}
 	options := []kgo.Opt{
-		kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(),
+		kgo.ConsumerGroup(c.group), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(),
 		kgo.SessionTimeout(sessionTimeout), kgo.HeartbeatInterval(300 * time.Millisecond), kgo.MetadataMaxAge(time.Second),
 		kgo.OnPartitionsAssigned(tell("assigned")), kgo.OnPartitionsRevoked(tell("revoked")), kgo.OnPartitionsLost(tell("lost")),
 	}
-	if c.pattern {
-		options = append(options, kgo.ConsumeRegex())
+	if c.pattern != "" {
+		options = append(options, kgo.ConsumeTopics(c.pattern), kgo.ConsumeRegex())
+	} else {
+		options = append(options, kgo.ConsumeTopics(c.topic))
 	}
 	if c.protocol == "consumer" {
 		options = append(options, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))

@@ -76,7 +76,7 @@ type call struct {
 	configs    configFlags
 	group      string
 	protocol   string
-	pattern    bool
+	pattern    string
 	id         string
 	out        string
 }
@@ -130,7 +130,7 @@ func run(arguments []string) error {
 	set.StringVar(&c.resource, "resource", "topic", "whose configuration: topic or a broker's id")
 	set.StringVar(&c.group, "group", "", "group of a member")
 	set.StringVar(&c.protocol, "protocol", "classic", "who assigns partitions: classic for a member, consumer for the broker")
-	set.BoolVar(&c.pattern, "pattern", false, "the topic is a pattern")
+	set.StringVar(&c.pattern, "pattern", "", "subscribe to the topics that match it, instead of a topic")
 	set.StringVar(&c.id, "id", "", "transactional id")
 	set.StringVar(&c.out, "out", "", "topic to write to")
 	set.Var(&c.configs, "config", "name=value; to alter also +name=value, -name=value and !name")
