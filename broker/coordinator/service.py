@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -36,6 +37,8 @@ class GroupCoordinator:
         given = not is_alone or "offsets.topic.replication.factor" in config.given
         self.topic = OffsetsTopic(broker, administrator, self.settings, factor_is_given=given)
         self.broker = broker
+        self.survey_turn = asyncio.Lock()
+        """Who goes through all groups has it."""
         self._loop = loop
         self._memory = MemberMemory()
         self._topics = TopicView(broker.metadata)

@@ -32,7 +32,8 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
     if isinstance(shards, ErrorCode):
         return DescribeConsumedOffsetsResponse(error_code=shards)
     consumed = ConsumedOffsets(asked)
-    await walk_in_slices(coordinator.broker.clock, _take_in(shards, consumed))
+    async with coordinator.survey_turn:  # Of many at once each would have its slice before anybody else.
+        await walk_in_slices(coordinator.broker.clock, _take_in(shards, consumed))
     outcomes = [(shard, _kept(coordinator, shard)) for shard in shards]
     kept = [shard for shard, outcome in outcomes if await outcome == ErrorCode.NONE]
     return DescribeConsumedOffsetsResponse(

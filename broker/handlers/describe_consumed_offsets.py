@@ -5,12 +5,17 @@ committed that is coordinated here, and which group that is; or a group that con
 can't be lost any more is told: the answer waits for commits that are under way. It names the partitions of `__consumer_offsets` that it
 speaks for.
 
-Errors: CLUSTER_AUTHORIZATION_FAILED; INVALID_REQUEST for too many partitions; COORDINATOR_LOAD_IN_PROGRESS.
+Groups are gone through for one request after the other.
+
+Errors: CLUSTER_AUTHORIZATION_FAILED; INVALID_REQUEST for too many partitions; THROTTLING_QUOTA_EXCEEDED when too many requests wait;
+COORDINATOR_LOAD_IN_PROGRESS.
 
 KIPs: 68.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from lowtide.broker.authorizer import CLUSTER, Operation
 from lowtide.broker.connection import RequestContext
@@ -23,15 +28,26 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_consumed_offsets import DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse
 
+WAITING_MAX: Final = 64
+"""Requests that are under way at once: more than there are brokers that ask."""
+
 
 def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
+    under_way = 0
 
     async def handle(request: DescribeConsumedOffsetsRequest, context: RequestContext) -> DescribeConsumedOffsetsResponse:
         if not broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
             return DescribeConsumedOffsetsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if sum(len(topic.partitions) + 1 for topic in request.topics) > 2 * PARTITIONS_PER_REQUEST:
             return DescribeConsumedOffsetsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        return await survey(groups, request.topics)
+        nonlocal under_way
+        if under_way >= WAITING_MAX:
+            return DescribeConsumedOffsetsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        under_way += 1
+        try:
+            return await survey(groups, request.topics)
+        finally:
+            under_way -= 1
 
     return HandlerSpec(key=ApiKey.DESCRIBE_CONSUMED_OFFSETS, handle_later=handle)

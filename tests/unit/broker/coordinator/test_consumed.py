@@ -137,6 +137,7 @@ class Coordinator:
     def __init__(self, *shards: Groups) -> None:
         self.error: ErrorCode | None = None
         self.uncommitted: list[Any] = []
+        self.survey_turn = asyncio.Lock()
         self.broker = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0))
         self.shards = [
             SimpleNamespace(number=number, leader_epoch=10 + number, groups=groups, unloaded=False, leads=True)
@@ -181,3 +182,19 @@ def test_a_coordinator_that_is_loading_says_so() -> None:
     coordinator = Coordinator(groups_of(a=7))
     coordinator.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert told(coordinator).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_surveys_take_turns() -> None:
+    """However many ask at once, the groups are gone through a slice at a time, and others have the loop in between."""
+    coordinator = Coordinator(groups_of(a=7))
+    asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])]
+
+    async def scenario() -> None:
+        async with coordinator.survey_turn:
+            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]  # noqa: TID251 - a test's own loop
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+        assert epochs(await waiting) == {0: 10}
+
+    asyncio.run(scenario())
