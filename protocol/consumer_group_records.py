@@ -160,7 +160,7 @@ class MemberTarget(ApiMessage, kw_only=True):
 
 
 class CurrentTopicPartitions(Message, kw_only=True):
-    """Partitions of one topic; the epochs in which each was given are told by newer coordinators, and not used here."""
+    """Partitions of one topic, and the epochs in which each was given; older coordinators don't tell these (KIP-1251)."""
 
     topic_id: Uuid
     partitions: list[Int32]

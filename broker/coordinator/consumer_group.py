@@ -210,11 +210,20 @@ class ConsumerGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return self.members[known] if known == member_id else ErrorCode.FENCED_INSTANCE_ID
 
-    def check_commit(self, member_id: str, member_epoch: int, api_version: int, *, is_transaction: bool = False) -> ErrorCode:
-        """Whether offsets may be committed; from outside, which is a negative epoch, while there are no members.
+    def check_commit(
+        self,
+        member_id: str,
+        member_epoch: int,
+        api_version: int,
+        places: Iterable[tuple[TopicId, int]] = (),
+        *,
+        is_transaction: bool = False,
+    ) -> ErrorCode:
+        """Whether offsets may be committed for these partitions; from outside, which is a negative epoch, while there are no members.
 
+        A member that hasn't heard of its newest epoch may commit for what it was given in the one that it knows, or before, and still has.
         `is_transaction` is TxnOffsetCommit, which needn't name a member. Errors: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION
-        for a member of the classic protocol, UNSUPPORTED_VERSION. Source: `ConsumerGroup.validateOffsetCommit`.
+        for a member of the classic protocol, UNSUPPORTED_VERSION. Source: `ConsumerGroup.validateOffsetCommit`; KIP-1251.
         """
         if member_epoch < 0 and (not self.members or (is_transaction and not member_id)):
             return ErrorCode.NONE
@@ -223,7 +232,11 @@ class ConsumerGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if not is_transaction and member.classic is None and api_version < CONSUMER_EPOCHS_SINCE:
             return ErrorCode.UNSUPPORTED_VERSION
-        return _check_epoch(member, member_epoch)
+        error = _check_epoch(member, member_epoch)
+        if error == ErrorCode.NONE or member_epoch > member.member_epoch:
+            return error
+        given = [member.epoch_of(topic_id, number) for topic_id, number in places]
+        return ErrorCode.NONE if given and all(epoch is not None and epoch <= member_epoch for epoch in given) else error
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Whether offsets may be told; to somebody outside, who names no member, always. Errors: as of `check_commit`."""

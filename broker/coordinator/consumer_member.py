@@ -27,6 +27,11 @@ Assignment: TypeAlias = Mapping[TopicId, frozenset[int]]
 
 NOTHING: Final[Assignment] = {}
 
+Epochs: TypeAlias = Mapping[TopicId, Mapping[int, int]]
+"""In which epoch of its own a member was given each partition that it has, or is asked to give back (KIP-1251)."""
+
+NO_EPOCHS: Final[Epochs] = {}
+
 
 class MemberState(IntEnum):
     """How far a member is. The numbers are those of its record."""
@@ -62,6 +67,7 @@ class ConsumerMember(msgspec.Struct, frozen=True):
     assigned: Assignment = NOTHING
     revoking: Assignment = NOTHING
     """What it is asked to give back, and may still have."""
+    epochs: Epochs = NO_EPOCHS
 
     @property
     def pattern(self) -> str | None:
@@ -106,8 +112,8 @@ class ConsumerMember(msgspec.Struct, frozen=True):
             member_epoch=self.member_epoch,
             previous_member_epoch=self.previous_epoch,
             state=self.state,
-            assigned_partitions=_current_rows(self.assigned),
-            partitions_pending_revocation=_current_rows(self.revoking),
+            assigned_partitions=self._current_rows(self.assigned),
+            partitions_pending_revocation=self._current_rows(self.revoking),
         )
 
     def with_subscription(self, value: MemberSubscription) -> ConsumerMember:
@@ -129,7 +135,13 @@ class ConsumerMember(msgspec.Struct, frozen=True):
         """It after a record of what it has; with None it has nothing, and is about to be out."""
         if value is None:
             return msgspec.structs.replace(
-                self, member_epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, state=MemberState.STABLE, assigned=NOTHING, revoking=NOTHING
+                self,
+                member_epoch=LEAVE_EPOCH,
+                previous_epoch=LEAVE_EPOCH,
+                state=MemberState.STABLE,
+                assigned=NOTHING,
+                revoking=NOTHING,
+                epochs=NO_EPOCHS,
             )
         return msgspec.structs.replace(
             self,
@@ -138,7 +150,20 @@ class ConsumerMember(msgspec.Struct, frozen=True):
             state=_STATES.get(value.state, MemberState.UNKNOWN),
             assigned=assignment_of((row.topic_id, row.partitions) for row in value.assigned_partitions),
             revoking=assignment_of((row.topic_id, row.partitions) for row in value.partitions_pending_revocation),
+            epochs=_epochs_of((*value.assigned_partitions, *value.partitions_pending_revocation), max(value.member_epoch, 0)),
         )
+
+    def epoch_of(self, topic_id: TopicId, number: int) -> int | None:
+        """In which epoch it was given a partition; None for one that it doesn't have."""
+        return self.epochs.get(topic_id, {}).get(number)
+
+    def _current_rows(self, assignment: Assignment) -> list[CurrentTopicPartitions]:
+        rows = []
+        for topic_id, numbers in assignment.items():
+            partitions, known = sorted(numbers), self.epochs.get(topic_id, {})
+            given = [known.get(number, self.member_epoch) for number in partitions]
+            rows.append(CurrentTopicPartitions(topic_id=topic_id, partitions=partitions, assignment_epochs=given))
+        return rows
 
 
 _STATES: Final = {int(state): state for state in MemberState}
@@ -172,5 +197,12 @@ def target_of(value: MemberTarget) -> Assignment:
     return assignment_of((row.topic_id, row.partitions) for row in value.topic_partitions)
 
 
-def _current_rows(assignment: Assignment) -> list[CurrentTopicPartitions]:
-    return [CurrentTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
+def _epochs_of(rows: Iterable[CurrentTopicPartitions], default: int) -> Epochs:
+    """The epochs that a record tells; `default` where it doesn't, as those of older coordinators."""
+    found: dict[TopicId, dict[int, int]] = {}
+    for row in rows:
+        given = row.assignment_epochs
+        if given is None or len(given) != len(row.partitions):
+            given = [default] * len(row.partitions)
+        found.setdefault(row.topic_id, {}).update(zip(row.partitions, given, strict=True))
+    return found

@@ -261,7 +261,7 @@ class Groups:
                 return ErrorCode.NONE
             return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
-            return group.check_commit(request.member_id, generation_id, api_version)
+            return group.check_commit(request.member_id, generation_id, api_version, self.consumers.topics.places(request.topics))
         error = check_commit(group, request.member_id, request.group_instance_id, generation_id)
         if error == ErrorCode.NONE and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalancing.extend_session(group, group.members[request.member_id], effects.now_ms)
@@ -274,7 +274,8 @@ class Groups:
         if group is None:
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
-            return group.check_commit(request.member_id, generation_id, GROUP_ID_NOT_FOUND_SINCE, is_transaction=True)
+            places = self.consumers.topics.places(request.topics)
+            return group.check_commit(request.member_id, generation_id, GROUP_ID_NOT_FOUND_SINCE, places, is_transaction=True)
         return check_commit(group, request.member_id, request.group_instance_id, generation_id, is_transactional=True)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:

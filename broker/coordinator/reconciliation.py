@@ -69,7 +69,7 @@ def _without_unsubscribed(member: ConsumerMember, facts: Reconciliation) -> Cons
         revoking[topic_id] = revoking.get(topic_id, frozenset()) | numbers
     if _owns_any(facts.owned, revoking):
         return msgspec.structs.replace(member, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoking)
-    return msgspec.structs.replace(member, assigned=kept)
+    return msgspec.structs.replace(member, assigned=kept, epochs=_epochs(member, kept, member.revoking, member.member_epoch))
 
 
 def _next(member: ConsumerMember, facts: Reconciliation, member_epoch: int) -> ConsumerMember:
@@ -102,5 +102,23 @@ def _next(member: ConsumerMember, facts: Reconciliation, member_epoch: int) -> C
 
 def _moved(member: ConsumerMember, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment) -> ConsumerMember:
     return msgspec.structs.replace(
-        member, member_epoch=epoch, previous_epoch=member.member_epoch, state=state, assigned=assigned, revoking=revoking
+        member,
+        member_epoch=epoch,
+        previous_epoch=member.member_epoch,
+        state=state,
+        assigned=assigned,
+        revoking=revoking,
+        epochs=_epochs(member, assigned, revoking, epoch),
     )
+
+
+def _epochs(member: ConsumerMember, assigned: Assignment, revoking: Assignment, epoch: int) -> dict[TopicId, dict[int, int]]:
+    """In which epoch each partition was given: what the member had keeps its own, what is new, or given back and given again, has this."""
+    found: dict[TopicId, dict[int, int]] = {}
+    for part, had in ((assigned, member.assigned), (revoking, None)):
+        for topic_id, numbers in part.items():
+            known, old = member.epochs.get(topic_id, {}), had.get(topic_id, frozenset()) if had is not None else numbers
+            row = found.setdefault(topic_id, {})
+            for number in numbers:
+                row[number] = known.get(number, epoch) if number in old else epoch
+    return found

@@ -8,11 +8,13 @@ Source: KIP-1101; Kafka's `ModernGroup.computeMetadataHash`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
-from lowtide.protocol.types import TopicId
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequestTopic
+from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId
 
 _HASH_BYTES = 8
 
@@ -53,6 +55,19 @@ class TopicView:
         """How many partitions each has, of those that there are."""
         image = self.image
         return {topic_id: len(topic.partitions) for topic_id in topic_ids if (topic := image.topic_by_id(topic_id)) is not None}
+
+    def places(self, topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]) -> Iterator[tuple[TopicId, int]]:
+        """The partitions of a commit, of those topics that there are."""
+        known = self.image.topics
+        for topic in topics:
+            topic_id = topic.topic_id
+            if topic_id == ZERO_TOPIC_ID:
+                found = known.get(topic.name)
+                if found is None:
+                    continue
+                topic_id = found.topic_id
+            for row in topic.partitions:
+                yield topic_id, row.partition_index
 
     def hash_of(self, names: Iterable[str]) -> int:
         """A number that stands for these topics as they are; 0 where there is none of them."""

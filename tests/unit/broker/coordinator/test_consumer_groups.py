@@ -390,3 +390,22 @@ def test_a_target_of_a_group_that_is_gone_is_let_go():
     world.carry_out(effects)
     world.do_work()
     assert GROUP not in world.groups.groups
+
+
+def test_a_member_that_has_not_heard_of_its_epoch_commits_for_what_it_has_since_before():
+    """Its epoch is 3, it knows 2, in which it was given all; two of the partitions are another's now."""
+    world = ConsumerWorld()
+    world.enter("a")
+    world.enter("b")
+    world.settle("a", "b")
+    topic = world.ids()
+    kept = world.group.members["a"].assigned[topic]
+    assert {world.group.members["a"].epoch_of(topic, number) for number in kept} == {2}
+    check = world.group.check_commit
+    assert check("a", 2, 9, [(topic, number) for number in kept]) == ErrorCode.NONE
+    assert check("a", 1, 9, [(topic, number) for number in kept]) == ErrorCode.STALE_MEMBER_EPOCH
+    assert check("a", 2, 9, [(topic, number) for number in range(4)]) == ErrorCode.STALE_MEMBER_EPOCH
+    assert check("a", 4, 9, [(topic, number) for number in kept]) == ErrorCode.STALE_MEMBER_EPOCH
+    given = world.group.members["b"].assigned[topic]
+    assert check("b", 2, 9, [(topic, number) for number in given]) == ErrorCode.STALE_MEMBER_EPOCH
+    world.check_reload()
