@@ -336,21 +336,49 @@ def test_a_truncation_meanwhile_wins(after: int) -> None:
     """What was cut doesn't come back, not even after a crash; and nothing went for the sake of what was cut."""
     for offset in (1, 4, 7, 9, 12):
         log = filled()
+        written = log.batches()
         log.begin_cleaning()
         for _ in range(after):
             log.step()
+        was_replaced = log.batches() != written
         log.log.truncate_to(offset, now_ms=NOW_MS)
+        left = log.rows()
         end_offset = log.log.log_end_offset
         while log.step():
             pass
         records = log.rows()
         assert all(row[0] < end_offset for row in records)
+        assert was_replaced or records == left, "a record went for the sake of one that was cut"
         assert log.log.swaps.cleaned_to is None or log.log.swaps.cleaned_to <= end_offset
         assert not log.failures
         log.filesystem.crash_process()
         log.reopen(high_watermark=min(log.log.high_watermark, end_offset))
         assert log.rows() == records
         assert log.log.log_end_offset <= end_offset, "it may be lower where compaction has left a gap"
+
+
+@pytest.mark.parametrize("after", range(20))
+def test_a_crash_after_a_truncation_meanwhile_brings_nothing_back(after: int) -> None:
+    """A start would finish a swap that it finds, with what had been cut in it."""
+    for offset in (1, 4, 7, 9, 12):
+        log = filled()
+        log.begin_cleaning()
+        for _ in range(after):
+            log.step()
+        log.log.truncate_to(offset, now_ms=NOW_MS)
+        records = log.rows()
+        log.filesystem.crash_process()
+        log.reopen(high_watermark=min(log.log.high_watermark, offset))
+        assert log.rows() == records
+
+
+def test_a_truncation_lowers_how_far_the_log_is_compacted() -> None:
+    """LogCleanerManagerTest: testMaybeTruncateCheckpointShouldTruncateData. What comes then is dirty."""
+    log = filled()
+    log.clean()
+    assert log.log.swaps.cleaned_to == 13
+    log.log.truncate_to(9, now_ms=NOW_MS)
+    assert log.log.swaps.cleaned_to == 9
 
 
 @pytest.mark.parametrize("after", range(14))
