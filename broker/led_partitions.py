@@ -2,7 +2,7 @@
 
 Whatever may raise a high watermark or a low watermark, or change an ISR, comes by here, and whoever waits for it is woken (rule R4).
 There is one timer that looks for followers that have become slow, for that is an event that nobody sends; and one for parked deletes,
-which is exact.
+which is exact. A broker that was paused itself changes no ISR before its followers, whose fetches wait to be read, had a moment to speak.
 
 Decisions are in `replication/`; the ISR is written by `isr_changes`.
 """
@@ -71,6 +71,8 @@ class LedPartitions:
         self._slow_timer: asyncio.TimerHandle | None = None
         self._slow_at_ms = 0
         self._looking = False
+        self._look_due_ms = 0
+        self._patient_until_ms = 0
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -200,6 +202,8 @@ class LedPartitions:
 
     def _propose(self, partition: Partition, leadership: Leadership, now_ms: int) -> None:
         image, writer = self._replicas.image, self.writer
+        if now_ms < self._patient_until_ms or self._was_paused(now_ms):
+            return
         if writer is None or image is None or (self._replicas.is_fenced is not None and self._replicas.is_fenced()):
             return
         proposal = leadership.next_proposal(image, now_ms)
@@ -210,11 +214,26 @@ class LedPartitions:
     # ------------------------------------------------------------------ time
     def _set_look_timer(self) -> None:
         if self._look_timer is None and self._partitions:
-            delay_ms = min(max(self.lag_time_max_ms // LOOK_PART, LOOK_MS_MIN), LOOK_MS_MAX)
+            delay_ms = self._look_interval_ms
+            self._look_due_ms = self._clock.monotonic_ms() + delay_ms
             self._look_timer = self._loop.call_later(delay_ms / 1000, self._look)
 
+    @property
+    def _look_interval_ms(self) -> int:
+        return min(max(self.lag_time_max_ms // LOOK_PART, LOOK_MS_MIN), LOOK_MS_MAX)
+
+    def _was_paused(self, now_ms: int) -> bool:
+        """Whether the look is overdue by as much as followers may be silent for, nearly: it is we who weren't there to hear them."""
+        return self._look_timer is not None and now_ms - self._look_due_ms > self.lag_time_max_ms // 2
+
     def _look(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        was_paused, was_patient = self._was_paused(now_ms), self._patient_until_ms == self._look_due_ms
         self._look_timer = None
+        if was_paused and not was_patient:  # Not twice in turn: a slow machine must not keep slow followers in sync.
+            self._set_look_timer()
+            self._patient_until_ms = self._look_due_ms
+            return
         if not self._looking:
             self._looking = True
             run_in_slices(self._loop, self._clock, self._look_steps(), self._on_looked)
