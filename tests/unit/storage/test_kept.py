@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from lowtide.storage.kept import Hold, Outlook, explain
 from lowtide.storage.log_values import LogConfig
@@ -55,6 +55,7 @@ def test_the_segment_that_is_told_is_the_first_above_the_log_start() -> None:
     assert kept.outlooks == ()
 
 
+@settings(deadline=None)
 @given(situations())
 def test_a_pass_deletes_it_exactly_when_a_rule_is_due(situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig]) -> None:
     """And whoever doesn't ask the groups would have got nothing from them."""
@@ -70,6 +71,7 @@ def test_a_pass_deletes_it_exactly_when_a_rule_is_due(situation: tuple[list[Fake
     assert number == 0 or segments[number].base_offset <= offsets.log_start_offset
 
 
+@settings(deadline=None)
 @given(situations())
 def test_what_is_told_of_time_comes_true(situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig]) -> None:
     """At that millisecond a pass deletes the segment, and not one before."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol.records import build_batch
@@ -250,6 +250,7 @@ def situations(draw: st.DrawFn) -> tuple[list[FakeSegment], RetentionOffsets, Lo
     return segments, RetentionOffsets(start, high_watermark, end, consumed), config
 
 
+@settings(deadline=None)
 @given(situations())
 @example((segments_of([1]), RetentionOffsets(0, 1, 1, 1), replace(KEEPS_ALL, retention_commitoffset_ms=0)))
 def test_all_rules_mixed_as_a_naive_model_has_them(situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig]) -> None:

@@ -154,7 +154,7 @@ def take(world: World, what: str, value: Any) -> None:
         world.look(world.rules_of(config, size))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.booleans(), st.lists(appends, min_size=3, max_size=9), st.lists(steps, max_size=15), looks)
 def test_a_log_keeps_what_the_rules_keep_of_its_records(
     by_append_time: bool,  # noqa: FBT001 - drawn
