@@ -171,6 +171,7 @@ class Joining:
                 return
             if group.state is not GroupState.STABLE:
                 return  # A rebalance has begun since: it answers.
+            self._rebalancing.extend_session(group, new, effects.now_ms)  # Its time may have run out while it waited.
             is_leader = new.member_id == group.leader_id
             skips = client.api_version >= SKIP_ASSIGNMENT_SINCE
             response = joined(group, new.member_id, with_members=skips and is_leader)

@@ -214,6 +214,18 @@ def test_two_with_one_instance_id_fence_each_other_while_they_wait(world: World)
     assert two.error == ErrorCode.NONE
 
 
+def test_a_static_member_whose_return_took_long_to_keep_has_a_session(world: World):
+    """What it waited for took longer than its session; had it none, nobody would notice that it is gone."""
+    old = world.join(instance_id="i").response
+    world.sync(old.member_id, old.generation_id, {old.member_id: b"all"}, group_instance_id="i")
+    world.holds_commits = True
+    back = world.join(instance_id="i")
+    world.pass_time(SESSION_MS)
+    world.commit()
+    assert back.response.error_code == ErrorCode.NONE
+    assert world.groups.timers.deadline_of(("heartbeat", GROUP, back.response.member_id)) is not None
+
+
 def test_a_static_member_keeps_its_place_in_a_rebalance_that_it_misses(world: World):
     static = world.join(instance_id="i").response.member_id
     world.sync(static, 1, {static: b""})
