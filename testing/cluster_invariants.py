@@ -318,6 +318,9 @@ class ClusterInvariants:
         epochs = log.leader_epochs.entries()
         if any(a >= c or b >= d for (a, b), (c, d) in pairwise(epochs)) or (epochs and epochs[-1][1] > end):
             self._violate(f"P6: {watch.name} ends at {end} and has leader epochs {epochs}")
+        load = self.loads.get(log.topic_partition.topic, {}).get(log.topic_partition.partition)
+        if load is not None and start > max(load.history.requested_delete, watch.log_start) and not load.history.records_are_void:
+            self._violate(f"D7: {watch.name} starts at {start}, and nobody let go of more than {load.history.requested_delete}")
         watch.log_start, watch.log_end = start, end
         watch.checked_to = min(watch.checked_to, end)
         committed = self.committed(log.topic_id, log.topic_partition.partition)

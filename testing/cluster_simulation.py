@@ -29,7 +29,7 @@ from lowtide.testing.client import WireClient
 from lowtide.testing.cluster_client import ClusterClient, Excuses
 from lowtide.testing.cluster_invariants import ClusterInvariants
 from lowtide.testing.cluster_load import PartitionLoad
-from lowtide.testing.coordinator_work import LEDGER_TOPIC, WORK_TOPIC, CoordinatorWork
+from lowtide.testing.coordinator_work import CONSUMED_SETTINGS, LEDGER_TOPIC, WORK_CONFIGS, WORK_TOPIC, CoordinatorWork
 from lowtide.testing.faults import FAULTS
 from lowtide.testing.group_load import GROUP_SETTINGS
 from lowtide.testing.history import HistoryError
@@ -40,6 +40,10 @@ from lowtide.testing.transaction_load import TRANSACTION_SETTINGS
 TOPIC: Final = "sim"
 START_LIMIT_S: Final = 60.0
 ACTORS: Final = ("producer", "idempotent producer", "deleter", "reader")
+CONSUMED_ACTORS: Final = ("producer",)
+CONSUMED_PAUSE: Final = 3.0
+"""So much longer these rest."""
+
 
 OPERATIONS_MIN: Final = 300
 EFFECTS_MIN: Final = 3
@@ -104,6 +108,9 @@ class ClusterSimulation:
         self.invariants.loads[TOPIC] = {load.partition: load for load in self.loads}
         self.work = CoordinatorWork(self, Random(seed + 4), groups="groups" in self.kinds, transactions="transactions" in self.kinds)
         self.invariants.on_void = self.work.on_void
+        if self.work.loads:
+            self.invariants.loads[WORK_TOPIC] = {load.partition: load for load in self.work.loads}
+            self.loads += self.work.loads
         self._faults = {name: FAULTS[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -154,6 +161,8 @@ class ClusterSimulation:
         factor = str(self.replication_factor)
         if self.kinds != ("partitions",):
             settings |= GROUP_SETTINGS | {"offsets.topic.replication.factor": factor}
+        if "groups" in self.kinds:
+            settings |= CONSUMED_SETTINGS
         if "transactions" in self.kinds:
             settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
         if self.flushes:
@@ -265,9 +274,10 @@ class ClusterSimulation:
         """So many faults (a few, if None), then the end; see the module."""
         await self.begin()
         stop = asyncio.Event()
-        for load in self.loads if "partitions" in self.kinds else ():
-            for actor in load.actors(ACTORS):
-                self._spawn(actor.run(until=stop, pause_s=pause_s), f"actor {load.partition}")
+        for load in self.loads:
+            is_work = load.topic == WORK_TOPIC
+            for actor in load.actors(CONSUMED_ACTORS if is_work else ACTORS if "partitions" in self.kinds else ()):
+                self._spawn(actor.run(until=stop, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s), f"actor {load.partition}")
         for client in self.work.actors():
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
@@ -309,8 +319,9 @@ class ClusterSimulation:
             configs["flush.messages"] = "1"
         await self._create(TOPIC, self.partitions, configs)
         for name, partitions in self.work.topics().items():
-            await self._create(name, partitions, configs)
+            await self._create(name, partitions, configs | (WORK_CONFIGS if name == WORK_TOPIC else {}))
         await self._until(self._is_created, "all replicas of the topic are in sync")
+        await self.work.begin()
 
     async def heal(self) -> None:
         """Everything is well again, and everybody is started."""

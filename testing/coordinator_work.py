@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC, java_hash
 from lowtide.broker.coordinator.transaction_service import TRANSACTION_TOPIC
+from lowtide.protocol.errors import ErrorCode
 from lowtide.runtime.random import Random
 from lowtide.testing import cluster_end, transaction_end
+from lowtide.testing.cluster_load import PartitionLoad
 from lowtide.testing.coordinated import Coordinated
 from lowtide.testing.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
 from lowtide.testing.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
@@ -37,6 +39,19 @@ SOURCES: Final = 2
 
 TRANSACTION_PARTITIONS: Final = int(TRANSACTION_SETTINGS["transaction.state.log.num.partitions"])
 
+LOST: Final = 1 << 60
+"""Everything may go: what a group has consumed may not be known any more."""
+
+CONSUMED_SETTINGS: Final = {
+    "log.retention.commitoffset.enable": "true",
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "100",
+}
+"""Of brokers."""
+
+WORK_CONFIGS: Final = {"retention.commitoffset.ms": "100"}
+"""Of that topic."""
+
 STABLE_WITHIN_S: Final = 15.0
 """A member that died may be waited for for a session and a rebalance, and one more rebalance for those who came meanwhile."""
 
@@ -51,11 +66,17 @@ class CoordinatorWork:
         """`groups` and `transactions` are whether there are any."""
         self.counts: Counter[str] = Counter()
         self.groups: list[GroupLoad] = []
+        self.loads: list[PartitionLoad] = []
+        """Of the partitions that groups share out: what all of them have consumed may go (KIP-68)."""
         self._cluster = cluster
         self._random = random
         if groups:
             self._crowd = self._group("crowd")
             self._single = self._group("single")
+            self.loads = [
+                PartitionLoad(WORK_TOPIC, number, cluster.client, Random(random.getrandbits(64)), cluster.invariants)
+                for number in range(WORK_PARTITIONS)
+            ]
         self.ledger: TransactionLoad | None = None
         if transactions:
             self.ledger = TransactionLoad(LEDGER_TOPIC, LEDGER_PARTITIONS, cluster.client, Random(random.getrandbits(64)), self.counts)
@@ -63,8 +84,16 @@ class CoordinatorWork:
 
     def _group(self, group_id: str) -> GroupLoad:
         load = GroupLoad(group_id, WORK_TOPIC, WORK_PARTITIONS, self._cluster.client, Random(self._random.getrandbits(64)), self.counts)
+        load.on_commit = self._on_commit
         self.groups.append(load)
         return load
+
+    def _on_commit(self, partition: int) -> None:
+        """D7: what a group has not asked to count as consumed is kept, unless what is known of the group may be lost."""
+        known = [load.history for load in self.groups if not load.history.voids]
+        consumed = min((history.requested_offset(partition) for history in known), default=LOST)
+        history = self.loads[partition].history
+        history.requested_delete = max(history.requested_delete, consumed if len(known) == len(self.groups) else LOST)
 
     def topics(self) -> dict[str, int]:
         """The topics that are made at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
@@ -96,8 +125,27 @@ class CoordinatorWork:
         for load in self.groups:
             if topic == GROUP_TOPIC and number == java_hash(load.group_id) % GROUP_PARTITIONS:
                 load.history.void()
+                for each in self.loads:
+                    self._on_commit(each.partition)
         if self.ledger is not None and topic in {LEDGER_TOPIC, TRANSACTION_TOPIC, GROUP_TOPIC}:
             self.ledger.history.void()
+
+    async def begin(self) -> None:
+        """Every group commits for every partition: from then on it is known as one that consumes them. Errors: HistoryError."""
+        for load in self.groups:
+            client = GroupClient(load, self._cluster.client(f"{load.group_id} at the beginning"), Random(self._random.getrandbits(64)))
+            left = list(range(load.partitions))
+            give_up_s = self._cluster.loop.time() + READ_WITHIN_S
+            while left and self._cluster.loop.time() < give_up_s:
+                try:
+                    if await client.commit(left[0]) == ErrorCode.NONE:
+                        del left[0]
+                    else:
+                        client.forget_coordinator()
+                except OSError:
+                    client.forget_coordinator()
+                await asyncio.sleep(_LOOK_S)
+            client.client.close()
 
     # The end
 

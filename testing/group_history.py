@@ -57,10 +57,14 @@ class GroupHistory:
 
     # Offsets
 
-    def next_offset(self, partition: int) -> Offset:
-        """An offset to commit that nobody committed before."""
-        offset = self._next[partition] = self._next.get(partition, 0) + 1
+    def next_offset(self, partition: int, step: int = 1) -> Offset:
+        """An offset to commit that nobody committed before: so much above the last one."""
+        offset = self._next[partition] = self._next.get(partition, 0) + step
         return offset
+
+    def requested_offset(self, partition: int) -> Offset:
+        """The highest that anybody asked to commit."""
+        return self._next.get(partition, 0)
 
     def on_lost(self, partition: int, offset: Offset) -> None:
         """Nobody knows what became of a commit, nor when it will be carried out."""

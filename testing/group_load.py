@@ -71,6 +71,8 @@ class GroupLoad:
         self.is_calm = False
         """Nobody leaves or dies any more."""
         self.members: list[GroupMember] = []
+        self.on_commit: Callable[[int], None] = _nobody
+        """Hears of partitions for which an offset is about to be committed."""
         self._make_client = make_client
         self._random = random
 
@@ -114,7 +116,8 @@ class GroupClient(Coordinated):
     async def commit(self, partition: int, *, member_id: str = "", instance: str | None = None, generation_id: int = -1) -> int:
         """Commit one offset above all others. Returns the error code, which may be any."""
         load, history = self.load, self.load.history
-        offset, given_out, voids = history.next_offset(partition), history.generation_id, history.voids
+        offset, given_out, voids = history.next_offset(partition, self.random.randint(1, 6)), history.generation_id, history.voids
+        load.on_commit(partition)
         row = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata=None)
         request = OffsetCommitRequest(
             group_id=load.group_id,
@@ -206,7 +209,7 @@ class GroupMember(GroupClient):
     # In a generation
 
     async def _work(self) -> None:
-        chance = self.random.random()
+        chance = self.random.random() * (0.9 if self._busy_in == self.generation_id else 1.0)
         if self.load.is_calm or chance < 0.5:  # noqa: PLR2004
             await self._heartbeat()
         elif chance < 0.8 and self.partitions:  # noqa: PLR2004
@@ -334,3 +337,7 @@ class GroupMember(GroupClient):
             member: [str(number) for number in range(index, self.load.partitions, len(members))] for index, member in enumerate(members)
         }
         return [SyncGroupRequestAssignment(member_id=member, assignment=" ".join(share).encode()) for member, share in shares.items()]
+
+
+def _nobody(_partition: int) -> None:
+    """Nobody wants to know."""

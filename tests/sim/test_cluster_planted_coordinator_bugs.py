@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker import consumption
 from lowtide.broker.coordinator import groups, membership, rebalancing, runtime
 from lowtide.broker.coordinator.classic_group import ClassicGroup
 from lowtide.broker.coordinator.committed_offsets import CommittedOffsets
+from lowtide.broker.coordinator.consumed import Consumed
 from lowtide.broker.coordinator.groups import Groups
 from lowtide.broker.coordinator.marker_sender import MarkerSender
 from lowtide.broker.coordinator.pending_offsets import PendingOffsets
@@ -139,6 +141,25 @@ def offsets_told_before_committed(patch: Patch) -> None:
     patch.setattr(GroupCoordinator, "when_readable", when_readable)
 
 
+def the_fastest_group_counts(patch: Patch) -> None:
+    """Records go that only one group has consumed."""
+
+    def fastest(self: Any, other: Any) -> Any:
+        return max(self, other)
+
+    patch.setattr(Consumed, "__and__", fastest)
+
+
+def doubts_are_overlooked(patch: Patch) -> None:
+    """Records go though a coordinator hasn't said what its groups have consumed."""
+    original = consumption._take
+
+    def take(*arguments: Any) -> None:
+        original(*arguments)
+
+    patch.setattr(consumption, "_take", take)
+
+
 # Transactions
 
 
@@ -236,6 +257,8 @@ PLANTS = [
     (silence_is_borne_after_a_load, "groups", 0),
     (who_does_not_join_is_waited_for, "groups", 0),
     (offsets_told_before_committed, "groups", 0),
+    (the_fastest_group_counts, "groups", 0),
+    (doubts_are_overlooked, "groups", 0),
     (pending_offsets_are_told, "transactions", 0),
     (unstable_offsets_are_told, "transactions", 0),
     (offsets_of_aborted_ones_count, "transactions", 0),
