@@ -29,7 +29,14 @@ from lowtide.testing.client import WireClient
 from lowtide.testing.cluster_client import ClusterClient, Excuses
 from lowtide.testing.cluster_invariants import ClusterInvariants
 from lowtide.testing.cluster_load import PartitionLoad
-from lowtide.testing.coordinator_work import CONSUMED_SETTINGS, LEDGER_TOPIC, WORK_CONFIGS, WORK_TOPIC, CoordinatorWork
+from lowtide.testing.coordinator_work import (
+    COMPACTION_SETTINGS,
+    CONSUMED_SETTINGS,
+    LEDGER_TOPIC,
+    TOPIC_CONFIGS,
+    WORK_TOPIC,
+    CoordinatorWork,
+)
 from lowtide.testing.faults import FAULTS
 from lowtide.testing.group_load import GROUP_SETTINGS
 from lowtide.testing.history import HistoryError
@@ -160,7 +167,7 @@ class ClusterSimulation:
         settings |= self.versions
         factor = str(self.replication_factor)
         if self.kinds != ("partitions",):
-            settings |= GROUP_SETTINGS | {"offsets.topic.replication.factor": factor}
+            settings |= GROUP_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
         if "groups" in self.kinds:
             settings |= CONSUMED_SETTINGS
         if "transactions" in self.kinds:
@@ -319,7 +326,7 @@ class ClusterSimulation:
             configs["flush.messages"] = "1"
         await self._create(TOPIC, self.partitions, configs)
         for name, partitions in self.work.topics().items():
-            await self._create(name, partitions, configs | (WORK_CONFIGS if name == WORK_TOPIC else {}))
+            await self._create(name, partitions, configs | TOPIC_CONFIGS.get(name, {}))
         await self._until(self._is_created, "all replicas of the topic are in sync")
         await self.work.begin()
 

@@ -49,8 +49,15 @@ CONSUMED_SETTINGS: Final = {
 }
 """Of brokers."""
 
-WORK_CONFIGS: Final = {"retention.commitoffset.ms": "100"}
-"""Of that topic."""
+TOPIC_CONFIGS: Final = {
+    WORK_TOPIC: {"retention.commitoffset.ms": "100"},
+    GROUP_TOPIC: {"cleanup.policy": "compact"},
+    TRANSACTION_TOPIC: {"cleanup.policy": "compact"},
+}
+"""Besides those of all."""
+
+COMPACTION_SETTINGS: Final = {"log.cleaner.backoff.ms": "500", "log.cleaner.min.cleanable.ratio": "0.1"}
+"""Of brokers: coordinators' logs are compacted often."""
 
 STABLE_WITHIN_S: Final = 15.0
 """A member that died may be waited for for a session and a rebalance, and one more rebalance for those who came meanwhile."""

@@ -46,7 +46,8 @@ GROUP_SETTINGS: Final = {
 _COMMITTED_MS: Final = COMMIT_TIMEOUT_MS + 1500
 """What a record may take: its time-out is looked at once a second."""
 
-_JOIN_MS: Final = 2 * REBALANCE_TIMEOUT_MS + _COMMITTED_MS
+_JOIN_MS: Final = REBALANCE_TIMEOUT_MS + 300
+_STATIC_JOIN_MS: Final = 2 * REBALANCE_TIMEOUT_MS + _COMMITTED_MS
 """A static member that comes back waits for a record first, and perhaps for a rebalance then."""
 
 _SYNC_MS: Final = REBALANCE_TIMEOUT_MS + _COMMITTED_MS
@@ -294,7 +295,8 @@ class GroupMember(GroupClient):
             protocol_type=_PROTOCOL_TYPE,
             protocols=[JoinGroupRequestProtocol(name=_PROTOCOL, metadata=b"")],
         )
-        answer: JoinGroupResponse = await self.ask(request, self._join_version, timeout_ms=_JOIN_MS)
+        limit_ms = _JOIN_MS if self._instance is None else _STATIC_JOIN_MS
+        answer: JoinGroupResponse = await self.ask(request, self._join_version, timeout_ms=limit_ms)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self._member_id = answer.member_id
             return
