@@ -53,6 +53,7 @@ class ClassicMembers:
             effects.answer(reply, join_failed(subscription, told))
             return
         decision = Decision(group)
+        decision.may_see = client.may_see
         member = self._subscribe(decision, request, member_id)
         if isinstance(member, ErrorCode):
             effects.answer(reply, join_failed(member, request.member_id))

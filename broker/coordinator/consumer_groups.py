@@ -110,7 +110,7 @@ class ConsumerGroups:
             self.migration.send_away(classic, effects)
         decision.carry_out(effects)
         if decision.resolves:
-            self._patterns.begin(decision.group.group_id, decision.resolves, effects)
+            self._patterns.begin(decision, effects)
         if classic is not None and classic.members:
             # The classic group's timers end with it; those of its members begin anew, whether or not the records are committed in time.
             effects.then.append(partial(self._start_sessions, classic.group_id))

@@ -71,6 +71,7 @@ class ConsumerHeartbeats:
         if isinstance(decision, Refusal):
             return decision
         group = decision.group
+        decision.may_see = client.may_see
         owned = owned_of(request)
         member_id = request.member_id or str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         room = min(self._settings.consumer_max_size, MEMBERS_MAX)

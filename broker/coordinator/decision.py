@@ -5,6 +5,7 @@ Nothing of it has happened before it is carried out as a whole: a decision that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from lowtide.broker.coordinator.classic_group import ClassicGroup
@@ -25,7 +26,7 @@ class Refusal(NamedTuple):
 class Decision:
     """See the module."""
 
-    __slots__ = ("changes", "group", "is_new", "resolves", "takes_over")
+    __slots__ = ("changes", "group", "is_new", "may_see", "resolves", "takes_over")
 
     def __init__(self, group: ConsumerGroup, *, is_new: bool = False, takes_over: ClassicGroup | None = None) -> None:
         """`is_new`: the group isn't known yet; `takes_over` is the classic group that it is made of."""
@@ -33,6 +34,8 @@ class Decision:
         self.is_new = is_new
         self.takes_over = takes_over
         self.changes: list[ConsumerGroupChange] = []
+        self.may_see: Callable[[str], bool] | None = None
+        """Which topics the client may know of whose request this is about; None for all."""
         self.resolves: frozenset[str] = frozenset()
         """The group's patterns, where they are to be matched to topics when this is carried out."""
 

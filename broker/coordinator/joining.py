@@ -8,6 +8,7 @@ Source: Kafka's `GroupMetadataManager.classicGroupJoinToClassicGroup`; KIP-345, 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -34,6 +35,8 @@ class Client(msgspec.Struct, frozen=True):
     client_id: str
     host: str
     api_version: int
+    may_see: Callable[[str], bool] | None = None
+    """Whether it may know of a topic that a pattern of its group matches; None where nothing is hidden."""
 
 
 class Joining:

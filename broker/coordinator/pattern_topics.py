@@ -77,8 +77,9 @@ class PatternMatching:
             or not 0 <= age_ms <= self._settings.consumer_regex_refresh_interval_ms
         )
 
-    def begin(self, group_id: str, patterns: frozenset[str], effects: Effects) -> None:
-        """Match a group's patterns; what comes of it is kept when it is there."""
+    def begin(self, decision: Decision, effects: Effects) -> None:
+        """Match a group's patterns to the topics that the client may know of; what comes of it is kept when it is there."""
+        group_id, patterns, may_see = decision.group.group_id, decision.resolves, decision.may_see
         self._resolving.add(group_id)
         image = self._topics.image
         found: dict[str, frozenset[str]] = {}
@@ -87,7 +88,7 @@ class PatternMatching:
         def steps() -> Generator[None, None, None]:
             for pattern in sorted(patterns):
                 matching = yield from NamePattern(pattern).matching(names)
-                found[pattern] = frozenset(matching)
+                found[pattern] = frozenset(matching if may_see is None else filter(may_see, matching))
 
         effects.jobs.append(Job(steps(), lambda effects: self._on_resolved(group_id, found, image.revision, effects)))
 

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from lowtide.broker.authorizer import Operation, topic
+from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.effects import Effects, append_error
 from lowtide.broker.coordinator.groups import Groups
+from lowtide.broker.coordinator.joining import Client
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC, OffsetsTopic
 from lowtide.broker.coordinator.runtime import CoordinatorRuntime
@@ -57,6 +60,16 @@ class GroupCoordinator:
     def check_group_id(group_id: str) -> ErrorCode | None:
         """Whether a group may have this id; offsets may be committed without one, as in Kafka, but nobody may join."""
         return None if group_id else ErrorCode.INVALID_GROUP_ID
+
+    def client_of(self, context: RequestContext) -> Client:
+        """Who sends a request, as groups know it."""
+        authorizer = self.broker.authorizer
+
+        def may_see(name: str) -> bool:
+            return authorizer.authorize(context.principal, Operation.DESCRIBE, topic(name))
+
+        host = f"/{context.connection.peer.rpartition(':')[0]}"
+        return Client(context.client_id or "", host, context.api_version, None if authorizer.allows_all else may_see)
 
     def find(self, group_id: str) -> Shard[Groups] | ErrorCode:
         """The state that a group belongs to. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.coordinator.consumer_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.joining import Client
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -42,7 +41,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         shard = groups.find(request.group_id)
         if isinstance(shard, ErrorCode):
             return heartbeat_failed(shard)
-        client = Client(context.client_id or "", f"/{context.connection.peer.rpartition(':')[0]}", context.api_version)
+        client = groups.client_of(context)
 
         def decide(pending: Pending[ConsumerGroupHeartbeatResponse], effects: Effects) -> None:
             shard.groups.heartbeats.heartbeat(request, client, pending, effects)

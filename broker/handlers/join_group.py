@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.joining import Client
 from lowtide.broker.coordinator.rebalancing import join_failed
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.dispatcher import HandlerSpec
@@ -41,7 +40,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         if isinstance(shard, ErrorCode):
             response = join_failed(shard, request.member_id)
             return response if version >= _NULL_PROTOCOL_SINCE else _without_null(response)
-        client = Client(context.client_id or "", f"/{context.connection.peer.rpartition(':')[0]}", version)
+        client = groups.client_of(context)
 
         def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
             shard.groups.join(request, client, pending, effects)

@@ -91,6 +91,7 @@ class ConsumerWorld(World):
         """ConsumerGroupHeartbeat. `owned` is what the member says it has, by the topic's name or id."""
         answer = Answer()
         owned = more.pop("owned", None)
+        may_see = more.pop("may_see", None)
         rows = None
         if owned is not None:
             rows = [
@@ -103,7 +104,7 @@ class ConsumerWorld(World):
             answer.response = heartbeat_failed(refusal.error, refusal.message)
             return answer
         effects = self.effects()
-        self.groups.heartbeats.heartbeat(request, Client("client", HOST, version), answer, effects)
+        self.groups.heartbeats.heartbeat(request, Client("client", HOST, version, may_see), answer, effects)
         self.carry_out(effects)
         return answer
 

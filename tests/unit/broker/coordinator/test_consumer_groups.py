@@ -284,6 +284,12 @@ def test_a_pattern_is_matched_after_the_join():
     world.check_reload()
 
 
+def test_a_pattern_matches_only_what_its_client_may_know_of():
+    world = ConsumerWorld(topics={"t1": 1, "t2": 1})
+    world.enter("a", subscribed_topic_regex="t.*", may_see=lambda name: name != "t2")
+    assert world.group.living_subscriptions() == {"t1"}
+
+
 def test_a_pattern_matches_topics_that_are_made_later():
     world = ConsumerWorld(topics={"t1": 1})
     world.enter("a", subscribed_topic_regex="t.*")
