@@ -199,6 +199,7 @@ class FetchPlan:
             return []
         self._continue_session(fetch, response.session_id)
         rows = []
+        is_lost = False
         for topic in response.responses:
             topic_of = topic.topic if topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
             for row in topic.partitions:
@@ -210,7 +211,12 @@ class FetchPlan:
                 if sent is not None and _is_answer_to(following, sent):
                     rows.append((following, row))
                     self.touch(following)
+                else:
+                    is_lost = True
         self.session.sent_ms = fetch.sent_ms
+        if is_lost:
+            # The session's leader takes it for known, and wouldn't tell it again before something changes: a delete waited for that.
+            self.begin_anew()
         self._hold_until_ms = now_ms + HOLD_MS
         return rows
 

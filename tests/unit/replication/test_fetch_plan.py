@@ -69,6 +69,24 @@ def test_a_thousand_idle_partitions_cost_a_session_nothing(monkeypatch: pytest.M
     assert [each.partition for topic in fetch.request.topics for each in topic.partitions] == visited == [5]
 
 
+def test_what_an_answer_told_of_a_partition_that_was_added_anew_meanwhile_is_asked_for_again() -> None:
+    """The answer doesn't count, and its session holds it for told: only a new one tells it again, the log start of a delete that waits."""
+    plan = FetchPlan(1)
+    for number in range(2):
+        plan.add(following(number))
+    fetch = plan.next_fetch(0, EPOCH, LIMITS)
+    assert len(answered(plan, fetch, 0, 1)) == 2
+    waiting = plan.next_fetch(0, EPOCH, LIMITS)
+    assert waiting is not None
+    assert waiting.request.session_epoch == 1
+    plan.add(following(0))
+    assert [each.key.partition for each in answered(plan, waiting, 0, 1)] == [1]
+    again = plan.next_fetch(0, EPOCH, LIMITS)
+    assert again is not None
+    assert again.request.session_epoch == 0
+    assert [each.partition for topic in again.request.topics for each in topic.partitions] == [1, 0]
+
+
 def test_a_throttled_partition_stays_in_the_session_and_is_asked_for_records_again_in_time() -> None:
     waits = [300, 0]
     plan = FetchPlan(1, throttle=lambda _following: waits[0])
