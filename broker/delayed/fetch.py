@@ -98,6 +98,8 @@ class DelayedFetch(DelayedRequest):
     ) -> FetchResponse | Pending[FetchResponse]:
         """Read in slices, then answer, or wait. Where too much is worked on in slices already: read at once, and answer what there is.
 
+        For consumers, and followers with a session: what they wait for is heard of through one.
+
         `settle` is told what was read, once, and gives the deadline; `notes` as for `FetchReader.read`.
         """
         if not self._replicas.slices.take(len(self._targets)):

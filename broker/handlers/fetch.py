@@ -104,7 +104,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         is_known = replicas.may_be_registered(rules.replica_id, rules.broker_epoch)
         if session is not None and not is_known:
             targets = session.visit_all()
-        if len(targets) > PARTITIONS_AT_ONCE:
+        if session is not None and len(targets) > PARTITIONS_AT_ONCE:
             settle = partial(_settle_follower, replicas, plan, rules, now_ms)
             return DelayedFetch(reader, replicas, plan, targets, rules, now_ms).start_in_slices(settle, notes=True)
         outcome = reader.read(targets, rules, notes=True)

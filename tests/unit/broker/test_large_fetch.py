@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from lowtide.testing.client import WireClient
 
+from . import test_leading_deletes, test_leading_records, test_leading_waits
 from .test_slow_produce import PARTITIONS, SMALL, PassingTime, World, produce, rows, simulate
 
 VERSION = 12
@@ -331,3 +333,18 @@ def test_an_answer_of_very_many_pieces_is_sent_in_turns(monkeypatch: pytest.Monk
         assert client.lost
 
     simulate(run)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        test_leading_deletes.test_a_fetch_is_answered_at_once_while_there_is_a_log_start_to_tell,
+        test_leading_records.test_a_leader_that_is_deposed_tells_who_waits_at_once,
+        test_leading_waits.test_a_topic_that_is_made_anew_answers_nobody_who_waits_at_the_old_one,
+    ],
+)
+def test_followers_hear_as_soon_when_theirs_is_large(monkeypatch: pytest.MonkeyPatch, scenario: Callable[[], None]) -> None:
+    """With a session, in slices; those of old brokers have none, and watch each partition."""
+    for module in (fetch_handler, delayed_fetch):
+        monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 0)
+    scenario()
