@@ -74,6 +74,8 @@ class Transactions:
         self._ports = ports
         self._unsettled: set[str] = set()
         """Those about which a record isn't committed yet."""
+        self._being_told: set[str] = set()
+        """Those whose partitions are being told of an end. A second telling would outlive it, and end what begins after it."""
 
     # ------------------------------------------------------------------ records
     @property
@@ -384,7 +386,9 @@ class Transactions:
                 self.timers.schedule(("retry", name), later.now_ms + RETRY_MS)
             elif transaction.partitions:
                 self.timers.cancel(("timeout", name))
-                self._ports.tell(transaction)
+                if name not in self._being_told:
+                    self._being_told.add(name)
+                    self._ports.tell(transaction)
             else:
                 self.timers.cancel(("timeout", name))
                 self._complete(transaction, later)
@@ -396,6 +400,7 @@ class Transactions:
         known = self.transactions.get(transactional_id)
         if known is None or known.state not in ENDING or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch):
             return
+        self._being_told.discard(transactional_id)
         if transactional_id not in self._unsettled:
             self._complete(known, effects)
 
@@ -438,7 +443,7 @@ class Transactions:
             self._on_too_old(transaction, effects)
         elif transaction.state is TransactionState.ONGOING and self.timers.deadline_of(("timeout", name)) is None:
             self._watch(transaction, effects)
-        elif transaction.state in ENDING and kind == "retry":
+        elif transaction.state in ENDING and kind == "retry" and name not in self._being_told:
             self._keep(transaction, effects, self._tell_later(name, None))
 
     def _on_too_old(self, transaction: Transaction, effects: Effects) -> None:

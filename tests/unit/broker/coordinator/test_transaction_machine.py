@@ -415,6 +415,22 @@ def test_who_goes_on_after_an_error_says_which_epoch_it_has() -> None:
     assert world.init((producer_id, epoch)) == (ErrorCode.PRODUCER_FENCED, -1, -1)
 
 
+def test_an_end_is_told_once_though_the_one_before_took_too_long_to_complete() -> None:
+    """Told twice, the second time would end the next transaction of the same epoch, on some of its partitions."""
+    world = World()
+    identity = start(world)
+    world.add(identity, PARTITIONS[0])
+    world.end(identity, is_commit=True)
+    world.holds_back = True
+    world.complete(world.told.pop())
+    world.release(ErrorCode.REQUEST_TIMED_OUT)
+    world.commit()
+    world.add(identity, PARTITIONS[1])
+    assert world.end(identity, is_commit=False) == (NONE, *identity)
+    world.run_timers(world.now_ms + TIMEOUT_MS)
+    assert [transaction.partitions for transaction in world.told] == [frozenset({PARTITIONS[1]})]
+
+
 def test_a_transaction_whose_first_record_took_too_long_to_commit_ends_in_time() -> None:
     world = World()
     identity = start(world)
