@@ -104,6 +104,8 @@ def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: Captu
 
 
 BY_HAND_ONLY = {
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.DESCRIBE_CONSUMED_OFFSETS,
     ApiKey.DESCRIBE_RETENTION,
     ApiKey.ELECT_LEADERS,
@@ -118,7 +120,7 @@ BY_HAND_ONLY = {
     ApiKey.TXN_OFFSET_COMMIT,
     ApiKey.WRITE_TXN_MARKERS,
 }
-"""What needs a cluster of several brokers, and transactions, is in `by_hand.json`."""
+"""What needs a cluster of several brokers, and transactions, is in `by_hand.json`, what is of KIP-848 in `consumer_groups.json`."""
 
 
 def test_the_captures_cover_every_api_and_every_client_and_are_small() -> None:
