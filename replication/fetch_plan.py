@@ -108,6 +108,9 @@ class FetchPlan:
         self.followed[following.key] = following
         self._by_row[self._row_id(following)] = following
         self.touch(following)
+        if _awaits_disk(following):
+            # What was received in another leader epoch, perhaps from another leader, whose plan will hear of it and this one won't.
+            self._awaited[following.key] = following
 
     def remove(self, key: TopicPartition) -> None:
         """Follow it no more."""
@@ -140,7 +143,7 @@ class FetchPlan:
         self.touch(following)
 
     def on_disk(self) -> None:
-        """Something that partitions wait for is done."""
+        """Something that partitions wait for is done, or may be."""
         for key, following in list(self._awaited.items()):
             if not _awaits_disk(following):
                 del self._awaited[key]
@@ -160,6 +163,7 @@ class FetchPlan:
     def next_fetch(self, now_ms: int, broker_epoch: BrokerEpoch, limits: FetchLimits) -> Fetch | None:
         """The next request, sent under our registration `broker_epoch`; None while no partition can be fetched."""
         self._wake_delayed(now_ms)
+        self.on_disk()
         if broker_epoch != self._broker_epoch or limits.partition_bytes != self._limits.partition_bytes:
             self.begin_anew()
         self._broker_epoch, self._limits = broker_epoch, limits

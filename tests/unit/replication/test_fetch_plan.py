@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from lowtide.protocol.types import TopicPartition
-from lowtide.replication.fetch_plan import THROTTLE_MS_MAX, FetchLimits, FetchPlan
+from lowtide.replication.fetch_plan import SHORT_WAIT_MS, THROTTLE_MS_MAX, FetchLimits, FetchPlan
 from lowtide.replication.follower import Following
 from lowtide.replication.follower_reads import FollowerReads
 
@@ -85,6 +85,21 @@ def test_what_an_answer_told_of_a_partition_that_was_added_anew_meanwhile_is_ask
     assert again is not None
     assert again.request.session_epoch == 0
     assert [each.partition for topic in again.request.topics for each in topic.partitions] == [1, 0]
+
+
+def test_a_log_start_that_was_received_from_another_leader_is_reported_when_it_is_on_the_disk() -> None:
+    """Nobody tells this plan when that is: until then it asks again and again, shortly. A delete waits for the report."""
+    plan, known = FetchPlan(1), following(0)
+    known.log.log_start_pending = 5
+    plan.add(known)
+    fetch = plan.next_fetch(0, EPOCH, LIMITS)
+    assert fetch is not None
+    assert fetch.request.max_wait_ms == SHORT_WAIT_MS
+    answered(plan, fetch)
+    known.log.log_start_offset = 5
+    fetch = plan.next_fetch(0, EPOCH, LIMITS)
+    assert fetch is not None
+    assert [each.log_start_offset for topic in fetch.request.topics for each in topic.partitions] == [5]
 
 
 def test_a_throttled_partition_stays_in_the_session_and_is_asked_for_records_again_in_time() -> None:
