@@ -82,25 +82,35 @@ def _confluent_member(bootstrap: str, story: Story, settings: dict[str, Any]) ->
         }
     )
 
+    ends: Ends = {}
+
     def on_assign(_: object, places: list[Any]) -> None:
         told = consumer.consumer_group_metadata()  # "CGMDv2:", the generation, then the ids of group and member, each ended by a zero.
         # With KIP-848 it is the member's epoch.
         generation = int.from_bytes(told[7:11], sys.byteorder, signed=True)
         member_id = told[11:].split(b"\0")[1].decode()
         story.on_assigned([place.partition for place in places], generation, member_id)
+        for place in places:
+            ends.pop(place.partition, None)
 
     consumer.subscribe([TOPIC], on_assign=on_assign)
     while not story.ending.is_set():
-        ends: Ends = {}
         for message in consumer.consume(50, POLL_S):
             if message.error() is None:
                 story.on_read(message.partition(), message.offset())
                 ends[message.partition()] = message.offset() + 1
+        # What is refused is tried again while the partition is its own: with KIP-848 it may stay so, and nothing more come to be read.
+        for number in ends.keys() - {place.partition for place in consumer.assignment()}:
+            del ends[number]
         if ends:
             try:
                 wanted = [confluent_kafka.TopicPartition(TOPIC, number, offset) for number, offset in ends.items()]
-                done = consumer.commit(offsets=wanted, asynchronous=False)
-                story.on_committed({place.partition: place.offset for place in done if place.error is None})
+                done = {
+                    place.partition: place.offset for place in consumer.commit(offsets=wanted, asynchronous=False) if place.error is None
+                }
+                story.on_committed(done)
+                for number in done:
+                    del ends[number]
             except confluent_kafka.KafkaException as error:
                 tell({"refused": str(error)})
     consumer.close()
