@@ -21,7 +21,13 @@ from lowtide.testing.simulation import Simulation
 
 PARTITIONS = 3
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
-TEXTS = {"compression.type": "zstd", "message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact,delete", "preallocate": "true"}
+TEXTS = {
+    "compression.type": "zstd",
+    "message.timestamp.type": "LogAppendTime",
+    "cleanup.policy": "compact,delete",
+    "min.cleanable.dirty.ratio": "0.25",
+    "preallocate": "true",
+}
 FIELDS = [field.name for field in fields(LogConfig)]
 
 
@@ -124,6 +130,7 @@ def test_no_key_that_can_be_set_is_left_out() -> None:
     """A new key that can be set while a broker runs needs a test that it takes effect."""
     of_logs = {key.broker_key for key in TOPIC_KEYS if key.name.replace(".", "_") in FIELDS}
     elsewhere = {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms", "log.retention.commitoffset.enable"}
+    elsewhere |= {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
     elsewhere |= {"leader.replication.throttled.rate", "follower.replication.throttled.rate", "unclean.leader.election.enable"}
     without_effect = {name for name in DYNAMIC_KEYS if not BROKER_KEYS[name].enforced}
     assert DYNAMIC_KEYS - without_effect == (of_logs | elsewhere) - without_effect

@@ -6,15 +6,18 @@ import asyncio
 import errno
 from typing import Any
 
+from lowtide.broker.config_requests import ResourceType
 from lowtide.broker.deletion_ledger import DeletedCount
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import Record, build_batch, iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.checkpoint import decode_offsets
 from lowtide.storage.log import Log
+from lowtide.storage.log_cleaning import CleaningLimits
 from lowtide.storage.retention import Reason
 
 from .leading import Leading
@@ -134,6 +137,41 @@ def test_it_can_be_switched_off() -> None:
 
     play(scenario, log_cleaner_enable="false")
     play(scenario, log_cleaner_threads="0")
+
+
+def test_what_is_set_while_the_broker_runs_holds_for_the_next_compaction() -> None:
+    """How often it looks, how fast a compaction may be, and what memory it has."""
+
+    async def scenario(world: Leading) -> None:
+        assert world.broker is not None
+        limits: list[CleaningLimits] = []
+        log_manager = world.broker.log_manager
+        begin = log_manager.begin_cleaning
+
+        def note(log: Log, cleanable: Any, given: CleaningLimits, *rest: Any) -> Any:
+            limits.append(given)
+            return begin(log, cleanable, given, *rest)
+
+        log_manager.begin_cleaning = note  # type: ignore[method-assign]
+        await set_on_broker(world, ("log.cleaner.backoff.ms", "600000"))
+        await rest()
+        await world.create_topic("t", (1,), **COMPACTED)
+        await produce(world, *KEYS)
+        await rest(10)
+        assert len(records(world, log_of(world))) == 60
+        await set_on_broker(world, ("log.cleaner.io.max.bytes.per.second", "1000000"), ("log.cleaner.dedupe.buffer.size", "2097152"))
+        await asyncio.sleep(600)
+        assert len(records(world, log_of(world))) < 15
+        assert {(each.bytes_per_second, each.map_bytes) for each in limits} == {(1_000_000, 2 << 20)}
+
+    play(scenario)
+
+
+async def set_on_broker(world: Leading, *changes: tuple[str, str]) -> None:
+    configs = [AlterableConfig(name=name, config_operation=0, value=value) for name, value in changes]
+    resource = AlterConfigsResource(resource_type=ResourceType.BROKER, resource_name="1", configs=configs)
+    answer = await world.client.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
+    assert (answer.responses[0].error_code, answer.responses[0].error_message) == (0, None)
 
 
 def test_a_damaged_log_is_left_alone_and_others_go_on() -> None:
