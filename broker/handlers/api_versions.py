@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec, VersionRange
@@ -33,19 +34,23 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 def handler(advertised: Mapping[ApiKey, VersionRange]) -> HandlerSpec:
     """The handler; `advertised` is the dispatcher's table, which is complete when the first request comes."""
 
-    def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-        if context.api_version >= _SOFTWARE_SINCE:
-            for text in (request.client_software_name, request.client_software_version):
-                if _SOFTWARE.fullmatch(text) is None:
-                    return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    @cache
+    def offer(*, tells_supported: bool) -> ApiVersionsResponse:
         return ApiVersionsResponse(
             error_code=ErrorCode.NONE,
             api_keys=[
                 ApiVersion(api_key=key, min_version=served.minimum, max_version=served.maximum) for key, served in advertised.items()
             ],
-            supported_features=supported(advertised) if context.api_version >= _FEATURES_FROM_0_SINCE else [],
+            supported_features=supported(advertised) if tells_supported else [],
             finalized_features_epoch=FINALIZED_EPOCH,
             finalized_features=finalized(advertised),
         )
 
-    return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle)
+    def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+        if context.api_version >= _SOFTWARE_SINCE:
+            for text in (request.client_software_name, request.client_software_version):
+                if _SOFTWARE.fullmatch(text) is None:
+                    return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+        return offer(tells_supported=context.api_version >= _FEATURES_FROM_0_SINCE)
+
+    return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle, answers_again=1)
