@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from lowtide.broker.config_key import ConfigError
+from lowtide.runtime.properties import PropertiesError, read_properties
 
 ENVIRONMENT_PREFIX = "LOWTIDE_"
 
@@ -22,8 +23,6 @@ NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE})
 
 _SERVICE_LINK = re.compile(r"LOWTIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)")
 """What Kubernetes puts into the environment of every pod beside a service named lowtide."""
-
-_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 DYNAMIC_BROKER = "what is set on this broker"
@@ -51,18 +50,10 @@ def from_properties(text: str, name: str) -> dict[str, Given]:
 
     Errors: ConfigError for a line without a key or with a broken escape, one sentence.
     """
-    found: dict[str, Given] = {}
-    for number, line in _logical_lines(text):
-        try:
-            key, value = _split(line)
-        except ValueError:
-            message = f"{name} line {number} has a broken escape: allowed after \\u are four hexadecimal digits."
-            raise ConfigError(message) from None
-        if not key:
-            message = f"{name} line {number} has no key: allowed is key=value."
-            raise ConfigError(message)
-        found[key] = Given(value, f"{name} line {number}")
-    return found
+    try:
+        return {key: Given(value, f"{name} line {line}") for key, value, line in read_properties(text, name)}
+    except PropertiesError as error:
+        raise ConfigError(str(error)) from None
 
 
 def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, Given]:
@@ -103,67 +94,3 @@ def from_settings(settings: Iterable[str], option: str = "--set", prefix: str = 
             raise ConfigError(message)
         found[prefix + key.strip()] = Given(value, f"{option} {key.strip()}")
     return found
-
-
-def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Lines that say something, joined where they are continued, with the number of their first."""
-    pending, started = "", 0
-    for number, raw in enumerate(_LINE_END.split(text), 1):
-        line = raw.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
-            continue
-        started = started if pending else number
-        trailing = len(line) - len(line.rstrip("\\"))
-        if trailing % 2:
-            pending += line[:-1]
-            continue
-        yield started, pending + line
-        pending = ""
-    if pending:
-        yield started, pending
-
-
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _split(line: str) -> tuple[str, str]:
-    """Key and value of a logical line: the first unescaped `=`, `:` or white space ends the key."""
-    key: list[str] = []
-    position = 0
-    while position < len(line) and line[position] not in "=: \t\f":
-        step = 2 if line[position] == "\\" else 1
-        key.append(line[position : position + step])
-        position += step
-    rest = line[position:].lstrip(" \t\f")
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(" \t\f")
-    return _unescape("".join(key)), _unescape(rest)
-
-
-def _unescape(text: str) -> str:
-    """Resolve backslash escapes. Errors: ValueError for a broken one."""
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    position = 0
-    while position < len(text):
-        char = text[position]
-        position += 1
-        if char != "\\" or position >= len(text):
-            out.append(char)
-            continue
-        escaped = text[position]
-        position += 1
-        if escaped == "u":
-            out.append(_code_point(text[position : position + 4]))
-            position += 4
-        else:
-            out.append(_ESCAPES.get(escaped, escaped))
-    return "".join(out)
-
-
-def _code_point(digits: str) -> str:
-    """The character that four hexadecimal digits stand for. Errors: ValueError."""
-    if re.fullmatch(r"[0-9A-Fa-f]{4}", digits) is None:
-        raise ValueError(digits)
-    return chr(int(digits, 16))

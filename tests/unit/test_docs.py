@@ -85,7 +85,8 @@ def test_files_that_pages_name_exist():
     """`storage/log.py` in a page is a file."""
     for page in PAGES:
         for name in re.findall(
-            r"`((?:broker|cli|docs|metadata|protocol|replication|runtime|storage|testing|demo)/[\w/]+\.\w+)`", page.read_text()
+            r"`((?:admin|broker|cli|docs|metadata|pipeline|protocol|replication|runtime|storage|testing|demo)/[\w/]+\.\w+)`",
+            page.read_text(),
         ):
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 

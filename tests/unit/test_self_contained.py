@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("bench", "broker", "cli", "demo", "docs", "metadata", "protocol", "replication", "runtime", "storage", "testing", "tests", ".ci")
+FOLDERS = ("admin", "bench", "broker", "cli", "demo", "docs", "metadata", "pipeline", "protocol", "replication")
+FOLDERS += ("runtime", "storage", "testing", "tests", ".ci")
 TEXTS = {".py", ".md", ".toml", ".txt", ".cfg", ".sh", ".json", ".java", ""}
 
 OUTSIDE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|mnt|srv)/[\w.-]+")

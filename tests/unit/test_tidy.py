@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("broker", "cli", "metadata", "protocol", "replication", "runtime", "storage", "testing")
+FOLDERS = ("admin", "broker", "cli", "metadata", "pipeline", "protocol", "replication", "runtime", "storage", "testing")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 OTHERS = sorted(path for folder in ("tests", "bench", "demo") for path in (ROOT / folder).rglob("*.py"))

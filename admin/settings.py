@@ -1,0 +1,327 @@
+"""How a client reaches a cluster and how patient it is, by the keys of Kafka's clients.
+
+The keys are those of Kafka's Java client, and for TLS and SASL also those of librdkafka. A value that can't be is refused with its source,
+its key and itself, but never shown when it is a secret. Keys that mean nothing to this client are kept in `unused_keys`, to be told once:
+a file of properties is often shared with producers and consumers.
+
+A `ClientSettings` is a value: it can be compared, and pickled for another process or machine, where the files that it names have to exist.
+Its `repr` shows no secret; a pickle contains them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final, NamedTuple, Self
+
+from lowtide.runtime.filesystem import FileSystem, OsFileSystem
+from lowtide.runtime.properties import PropertiesError, read_properties
+from lowtide.runtime.tls import TlsSettings
+
+DEFAULT_PORT: Final = 9092
+REQUEST_TIMEOUT_MS: Final = 30_000
+API_TIMEOUT_MS: Final = 60_000
+"""Defaults of Kafka's clients; those of the other times stand beside them below."""
+
+INT32_MAX: Final = 2**31 - 1
+PROPERTIES_BYTES_MAX: Final = 1 << 20
+"""A file of properties that is larger is something else."""
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+"""What `sasl.mechanism` may say; the last two are known and not supported, which is told when a connection is made."""
+
+
+class SettingsError(ValueError):
+    """Settings that can't be: one sentence that names where they come from, the key and the value."""
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslSettings:
+    """Who we say we are. `repr` doesn't show the password."""
+
+    mechanism: str
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """All settings, checked. Times are in milliseconds. Made by `of` or `read`, or by hand from parts that are known to fit."""
+
+    bootstrap_servers: tuple[Address, ...]
+    """Tried in a random order until one answers; the cluster itself says where its brokers are."""
+    client_id: str = "lowtide"
+    tls: TlsSettings | None = None
+    """None: plain text."""
+    sasl: SaslSettings | None = None
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    """How long one request may go without its answer. Longer waits that a request itself asks for come on top of it."""
+    default_api_timeout_ms: int = API_TIMEOUT_MS
+    """How long a call may take with all its retries, where the caller says nothing else."""
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1000
+    connection_setup_timeout_ms: int = 10_000
+    """For one attempt, TLS and SASL included."""
+    connections_max_idle_ms: int = 300_000
+    metadata_max_age_ms: int = 300_000
+    unused_keys: tuple[str, ...] = field(default=(), compare=False)
+    """Keys that were given and mean nothing here, in their order."""
+
+    @classmethod
+    def of(cls, properties: Mapping[str, object], source: str = "the settings") -> Self:
+        """The settings that `properties` give. `source` says in errors where they come from. Errors: SettingsError."""
+        return cls(**_fields({key: (str(value), source) for key, value in properties.items()}))  # type: ignore[arg-type]
+
+    @classmethod
+    def read(
+        cls, path: str | None, overrides: Mapping[str, object] | None = None, source: str = "the settings", files: FileSystem | None = None
+    ) -> Self:
+        """The settings in a file of properties (None: no file), and over them `overrides`, which come from `source`.
+
+        Reads the file now. Errors: SettingsError, also for a file that can't be read.
+        """
+        given = {} if path is None else read_properties_file(path, files or OsFileSystem())
+        given |= {key: (str(value), source) for key, value in (overrides or {}).items()}
+        return cls(**_fields(given))  # type: ignore[arg-type]
+
+
+def read_properties_file(path: str, files: FileSystem) -> dict[str, tuple[str, str]]:
+    """Each key of a file of properties with its value and where it stands. Errors: SettingsError."""
+    name = PurePath(path).name
+    try:
+        if files.file_size(path) > PROPERTIES_BYTES_MAX:
+            message = f"{path} has more than {PROPERTIES_BYTES_MAX} bytes: it is no file of properties."
+            raise SettingsError(message)
+        text = files.read_bytes(path).decode("utf-8")
+        return {key: (value, f"{name} line {line}") for key, value, line in read_properties(text, name)}
+    except PropertiesError as error:
+        raise SettingsError(str(error)) from None
+    except UnicodeDecodeError as error:
+        message = f"{name} is not a text in UTF-8: byte {error.start} is {error.object[error.start]:#x}."
+        raise SettingsError(message) from None
+    except OSError as error:
+        message = f"{path} can't be read: {error.strerror}."
+        raise SettingsError(message) from None
+
+
+def parse_addresses(text: str, source: str = "the settings", key: str = "bootstrap.servers") -> tuple[Address, ...]:
+    """`host:port,[::1]:9092`, perhaps with `PLAINTEXT://` in front; without a port it is 9092. Errors: SettingsError."""
+    found = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+))(?::(\d{1,5}))?", part)
+        port = DEFAULT_PORT if match is None or match[3] is None else int(match[3])
+        if match is None or not 0 < port < 1 << 16:
+            message = f"{source}: {key} has {part!r}: allowed is host:port, with a port from 1 to 65535."
+            raise SettingsError(message)
+        found.append(Address(match[1] or match[2], port))
+    if not found:
+        message = f"{source}: {key} is empty: at least one host:port is needed."
+        raise SettingsError(message)
+    return tuple(dict.fromkeys(found))
+
+
+class _Integer(NamedTuple):
+    """Where an integer goes, and what it may be (inclusive)."""
+
+    name: str
+    low: int
+    high: int = INT32_MAX
+
+
+_INTEGERS: Final = {
+    "request.timeout.ms": _Integer("request_timeout_ms", 1),
+    "default.api.timeout.ms": _Integer("default_api_timeout_ms", 1),
+    "retry.backoff.ms": _Integer("retry_backoff_ms", 0),
+    "retry.backoff.max.ms": _Integer("retry_backoff_max_ms", 0),
+    "reconnect.backoff.ms": _Integer("reconnect_backoff_ms", 0),
+    "reconnect.backoff.max.ms": _Integer("reconnect_backoff_max_ms", 0),
+    "socket.connection.setup.timeout.ms": _Integer("connection_setup_timeout_ms", 1),
+    "connections.max.idle.ms": _Integer("connections_max_idle_ms", -1),
+    "metadata.max.age.ms": _Integer("metadata_max_age_ms", 0),
+}
+
+
+class _Given:
+    """Properties with their sources; remembers which were asked for."""
+
+    def __init__(self, given: Mapping[str, tuple[str, str]]) -> None:
+        self._given = given
+        self.asked: set[str] = set()
+
+    def get(self, *keys: str) -> str | None:
+        """The value of the first of these keys that was given, without white space around it."""
+        self.asked.update(keys)
+        for key in keys:
+            if key in self._given:
+                return self._given[key][0].strip()
+        return None
+
+    def error(self, key: str, allowed: str, *, secret: bool = False) -> SettingsError:
+        """A sentence about the value of `key`."""
+        value, source = self._given[key]
+        return SettingsError(f"{source}: {key} is {'not possible' if secret else repr(value)}: {allowed}.")
+
+    def choice(self, key: str, allowed: tuple[str, ...]) -> str | None:
+        """A value that has to be one of a few, in capitals or not. Errors: SettingsError."""
+        value = self.get(key)
+        if value is None:
+            return None
+        for choice in allowed:
+            if choice.upper() == value.upper():
+                return choice
+        raise self.error(key, f"allowed are {', '.join(allowed)}")
+
+    def unused(self) -> tuple[str, ...]:
+        return tuple(key for key in self._given if key not in self.asked)
+
+
+def _fields(properties: Mapping[str, tuple[str, str]]) -> dict[str, object]:
+    """What the properties say, by the names of the fields. Errors: SettingsError."""
+    given = _Given(properties)
+    servers = given.get("bootstrap.servers", "metadata.broker.list")
+    if servers is None:
+        sources = dict.fromkeys(source.partition(" line ")[0] for _, source in properties.values()) or ["the settings"]
+        message = f"{', '.join(sources)}: bootstrap.servers is missing: it names at least one broker as host:port."
+        raise SettingsError(message)
+    key = "bootstrap.servers" if "bootstrap.servers" in properties else "metadata.broker.list"
+    fields: dict[str, object] = {"bootstrap_servers": parse_addresses(servers, properties[key][1], key)}
+    client_id = given.get("client.id")
+    if client_id:
+        fields["client_id"] = client_id
+    for name, integer in _INTEGERS.items():
+        text = given.get(name)
+        if text is not None:
+            fields[integer.name] = _integer(given, name, text, integer)
+    _fit_times(given, fields)
+    protocol = given.choice("security.protocol", PROTOCOLS) or "PLAINTEXT"
+    tls, sasl = _tls(given), _sasl(given, required=protocol.startswith("SASL"))
+    if protocol.endswith("SSL"):
+        fields["tls"] = tls
+    if protocol.startswith("SASL"):
+        fields["sasl"] = sasl
+    fields["unused_keys"] = given.unused()
+    return fields
+
+
+def _integer(given: _Given, key: str, text: str, integer: _Integer) -> int:
+    if re.fullmatch(r"-?[0-9]{1,19}", text) is None or not integer.low <= int(text) <= integer.high:
+        raise given.error(key, f"allowed are whole numbers from {integer.low} to {integer.high}")
+    return int(text)
+
+
+def _fit_times(given: _Given, fields: dict[str, object]) -> None:
+    """A call may take at least as long as one of its requests. Errors: SettingsError, when both were given and don't fit.
+
+    Source: KafkaAdminClient, which treats the two likewise.
+    """
+    request, call = fields.get("request_timeout_ms"), fields.get("default_api_timeout_ms")
+    if isinstance(request, int) and isinstance(call, int) and call < request:
+        raise given.error("default.api.timeout.ms", f"it must be at least request.timeout.ms, which is {request}")
+    if isinstance(call, int):
+        fields["request_timeout_ms"] = min(call, request if isinstance(request, int) else REQUEST_TIMEOUT_MS)
+    elif isinstance(request, int):
+        fields["default_api_timeout_ms"] = max(request, API_TIMEOUT_MS)
+
+
+_STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
+_NO_OTHER_STORES: Final = "Python reads PEM only: set it to PEM and give a PEM file (openssl pkcs12 and keytool -exportcert make one)"
+
+
+def _tls(given: _Given) -> TlsSettings:
+    """Errors: SettingsError."""
+    for side, location in (("truststore", "ssl.truststore.location"), ("keystore", "ssl.keystore.location")):
+        kind = given.choice(f"ssl.{side}.type", _STORE_TYPES)
+        given.get(f"ssl.{side}.password")
+        if kind not in (None, "PEM"):
+            raise given.error(f"ssl.{side}.type", _NO_OTHER_STORES)
+        path = given.get(location)
+        if path is not None and path.lower().endswith((".jks", ".p12", ".pfx")):
+            raise given.error(location, _NO_OTHER_STORES)
+    return TlsSettings(
+        authorities_file=given.get("ssl.truststore.location", "ssl.ca.location") or None,
+        authorities_text=given.get("ssl.truststore.certificates", "ssl.ca.pem") or None,
+        certificate_file=given.get("ssl.keystore.location", "ssl.certificate.location") or None,
+        certificate_text=given.get("ssl.keystore.certificate.chain", "ssl.certificate.pem") or None,
+        key_file=given.get("ssl.key.location") or None,
+        key_text=given.get("ssl.keystore.key", "ssl.key.pem") or None,
+        key_password=given.get("ssl.key.password"),
+        check_host_name=given.choice("ssl.endpoint.identification.algorithm", ("https", "none", "")) in ("https", None),
+        check_certificate=given.choice("enable.ssl.certificate.verification", ("true", "false")) != "false",
+        ciphers=_ciphers(given.get("ssl.cipher.suites")),
+        minimum_version=_minimum_version(given),
+    )
+
+
+def _ciphers(text: str | None) -> str | None:
+    """OpenSSL separates by colons, Java by commas."""
+    return ":".join(piece.strip() for piece in text.split(",")) if text else None
+
+
+def _minimum_version(given: _Given) -> str | None:
+    """The oldest of the versions that are enabled. Errors: SettingsError for one that is neither 1.2 nor 1.3."""
+    key = "ssl.enabled.protocols" if given.get("ssl.enabled.protocols") else "ssl.protocol"
+    text = given.get(key)
+    if not text:
+        return None
+    versions = sorted(piece.strip() for piece in text.split(","))
+    if not set(versions) <= {"TLSv1.2", "TLSv1.3"}:
+        raise given.error(key, "allowed are TLSv1.2 and TLSv1.3")
+    return versions[0] if key == "ssl.enabled.protocols" else None
+
+
+_LOGIN_MODULES: Final = {
+    "PLAIN": ("PlainLoginModule",),
+    "SCRAM-SHA-256": ("ScramLoginModule",),
+    "SCRAM-SHA-512": ("ScramLoginModule",),
+}
+_OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
+
+
+def _sasl(given: _Given, *, required: bool) -> SaslSettings | None:
+    """Errors: SettingsError for what isn't possible, and when it is required and something is missing."""
+    mechanism = given.choice("sasl.mechanism", MECHANISMS) or given.choice("sasl.mechanisms", MECHANISMS) or "GSSAPI"
+    username, password = given.get("sasl.username"), given.get("sasl.password")
+    login = given.get("sasl.jaas.config")
+    if not required:
+        return None
+    if login is not None and username is None:
+        username, password = _login(given, login, mechanism)
+    if mechanism in _LOGIN_MODULES and (not username or password is None):
+        message = f"sasl.mechanism is {mechanism}: sasl.jaas.config (or sasl.username and sasl.password) must say username and password."
+        raise SettingsError(message)
+    return SaslSettings(mechanism=mechanism, username=username or "", password=password or "")
+
+
+def _login(given: _Given, text: str, mechanism: str) -> tuple[str | None, str | None]:
+    """User and password of a line for Java's JAAS: `module required username="..." password="...";`. Errors: SettingsError."""
+    key = "sasl.jaas.config"
+    start = re.match(r"([\w.$]+)\s+(?:required|requisite|sufficient|optional)(?=[\s;])", text, re.IGNORECASE)
+    if start is None:
+        raise given.error(key, 'allowed is `module required username="..." password="...";`', secret=True)
+    module = start[1].rpartition(".")[2]
+    if mechanism in _LOGIN_MODULES and module not in _LOGIN_MODULES[mechanism]:
+        raise given.error(key, f"its module is {start[1]}, but sasl.mechanism is {mechanism}", secret=True)
+    options: dict[str, str] = {}
+    position = start.end()
+    while (option := _OPTION.match(text, position)) is not None:
+        quoted = option[2] if option[2] is not None else option[3]
+        options[option[1]] = option[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+        position = option.end()
+    if text[position:].strip() not in ("", ";"):
+        raise given.error(key, f"the part after its {len(options)} options can't be read", secret=True)
+    return options.get("username"), options.get("password")

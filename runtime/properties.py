@@ -1,0 +1,106 @@
+"""Files in the syntax of Java's properties, as Kafka's brokers and clients are configured by them.
+
+`key=value`, `key: value` or `key value`; # and ! comments, backslash escapes and continued lines. Texts only: what a key means, and which
+there are, is for whoever reads them. Source: java.util.Properties.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+class PropertiesError(ValueError):
+    """A text that isn't properties: one sentence that names the file and the line."""
+
+
+class Property(NamedTuple):
+    """A key, its value, and the line on which it begins, from 1."""
+
+    key: str
+    value: str
+    line: int
+
+
+def read_properties(text: str, name: str) -> Iterator[Property]:
+    """The properties in their order; of a key that stands twice the last one counts. `name` is the file's, for sentences.
+
+    Errors: PropertiesError for a line without a key or with a broken escape.
+    """
+    for number, line in _logical_lines(text):
+        try:
+            key, value = _split(line)
+        except ValueError:
+            message = f"{name} line {number} has a broken escape: allowed after \\u are four hexadecimal digits."
+            raise PropertiesError(message) from None
+        if not key:
+            message = f"{name} line {number} has no key: allowed is key=value."
+            raise PropertiesError(message)
+        yield Property(key, value, number)
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    """Lines that say something, joined where they are continued, with the number of their first."""
+    pending, started = "", 0
+    for number, raw in enumerate(_LINE_END.split(text), 1):
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        started = started if pending else number
+        trailing = len(line) - len(line.rstrip("\\"))
+        if trailing % 2:
+            pending += line[:-1]
+            continue
+        yield started, pending + line
+        pending = ""
+    if pending:
+        yield started, pending
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Key and value of a logical line: the first unescaped `=`, `:` or white space ends the key."""
+    key: list[str] = []
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        step = 2 if line[position] == "\\" else 1
+        key.append(line[position : position + step])
+        position += step
+    rest = line[position:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return _unescape("".join(key)), _unescape(rest)
+
+
+def _unescape(text: str) -> str:
+    """Resolve backslash escapes. Errors: ValueError for a broken one."""
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position >= len(text):
+            out.append(char)
+            continue
+        escaped = text[position]
+        position += 1
+        if escaped == "u":
+            out.append(_code_point(text[position : position + 4]))
+            position += 4
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    return "".join(out)
+
+
+def _code_point(digits: str) -> str:
+    """The character that four hexadecimal digits stand for. Errors: ValueError."""
+    if re.fullmatch(r"[0-9A-Fa-f]{4}", digits) is None:
+        raise ValueError(digits)
+    return chr(int(digits, 16))

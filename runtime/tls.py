@@ -1,0 +1,98 @@
+"""TLS contexts from certificates and keys in PEM, which is what Python's `ssl` reads.
+
+What a peer is checked against and what we show it are given as files or as texts. A private key that is given as text has to pass
+through a file, for OpenSSL reads nothing else: it is one that only this user can read, and is gone when the context is made.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """What a client needs to know for TLS. Can be pickled; files are read where the context is made, and have to exist there.
+
+    `repr` shows neither keys nor passwords.
+    """
+
+    authorities_file: str | None = None
+    """Certificates that are trusted, in PEM; with neither file nor text those of the system."""
+    authorities_text: str | None = None
+    certificate_file: str | None = None
+    """Our certificate and those between it and an authority, perhaps with the key, in PEM."""
+    certificate_text: str | None = None
+    key_file: str | None = None
+    """Our private key, where it isn't beside the certificate."""
+    key_text: str | None = None
+    key_password: str | None = None
+    check_host_name: bool = True
+    check_certificate: bool = True
+    """Without it anybody may answer: for tests only."""
+    ciphers: str | None = None
+    """In OpenSSL's form; for TLS 1.2 and older."""
+    minimum_version: str | None = None
+    """`TLSv1.2` or `TLSv1.3`; without it what Python allows."""
+
+    def __repr__(self) -> str:
+        return f"TlsSettings(authorities={self.authorities_file!r}, certificate={self.certificate_file!r}, key=...)"
+
+
+class TlsError(ValueError):
+    """A context that can't be made: one sentence, without secrets."""
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """A context for connections to brokers. Touches files. Errors: TlsError."""
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    try:
+        if settings.authorities_file is not None or settings.authorities_text is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_verify_locations(cafile=settings.authorities_file, cadata=settings.authorities_text)
+    except (OSError, ssl.SSLError) as error:
+        message = f"the trusted certificates of {settings.authorities_file or 'the text'} can't be read as PEM: {_reason(error)}"
+        raise TlsError(message) from error
+    if settings.certificate_file is not None or settings.certificate_text is not None:
+        _load_certificate(context, settings)
+    try:
+        if settings.ciphers is not None:
+            context.set_ciphers(settings.ciphers)
+    except ssl.SSLError as error:
+        message = f"OpenSSL knows none of the ciphers {settings.ciphers}"
+        raise TlsError(message) from error
+    if settings.minimum_version is not None:
+        context.minimum_version = _VERSIONS[settings.minimum_version]
+    context.check_hostname = settings.check_host_name and settings.check_certificate
+    if not settings.check_certificate:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Let the context show our certificate. Errors: TlsError."""
+    shown = settings.certificate_file or "the text"
+    try:
+        if settings.certificate_text is None and settings.key_text is None:
+            assert settings.certificate_file is not None
+            context.load_cert_chain(settings.certificate_file, settings.key_file, lambda: settings.key_password or "")
+            return
+        with tempfile.NamedTemporaryFile(prefix="lowtide-", suffix=".pem") as file:  # mode 0600
+            file.write(f"{settings.key_text or ''}\n{settings.certificate_text or ''}\n".encode())
+            file.flush()
+            certificate = file.name if settings.certificate_text is not None else str(settings.certificate_file)
+            context.load_cert_chain(certificate, file.name if settings.key_text else settings.key_file, lambda: settings.key_password or "")
+    except (OSError, ssl.SSLError) as error:
+        message = f"our certificate and key of {shown} can't be read as PEM, or don't fit together: {_reason(error)}"
+        raise TlsError(message) from error
+
+
+def _reason(error: OSError) -> str:
+    """A few words; an SSLError is an OSError, whose text may be long."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "not PEM").lower().replace("_", " ")
+    return error.strerror or str(error)
