@@ -1,0 +1,147 @@
+"""A worker's connection: versions are agreed on, answers may be large or follow each other, every failure is told in time."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+
+from lowtide.admin.settings import Address, ClientSettings
+from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed, UnsupportedVersion
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from lowtide.runtime.clock import SystemClock
+
+from .scripted_broker import ScriptedBroker
+
+CLOCK = SystemClock()
+NO_TOPICS = MetadataRequest(topics=[])
+
+
+def soon(ms: int = 30_000) -> int:
+    return CLOCK.monotonic_ms() + ms
+
+
+def opened(port: int, **settings: object) -> BrokerConnection:
+    address = Address("127.0.0.1", port)
+    return BrokerConnection.open(address, ClientSettings(bootstrap_servers=(address,), **settings), soon())
+
+
+def framed(*parts: bytes) -> bytes:
+    whole = b"".join(parts)
+    return struct.pack(">i", len(whole)) + whole
+
+
+def versions(correlation_id: int, version: int, table: dict[int, tuple[int, int]], error_code: int = 0) -> bytes:
+    keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in table.items()]
+    answer = ApiVersionsResponse(error_code=error_code, api_keys=keys)
+    return framed(struct.pack(">i", correlation_id), codec_for(ApiVersionsResponse, version).encode(answer))
+
+
+def metadata(correlation_id: int, hosts: int = 1) -> bytes:
+    brokers = [MetadataResponseBroker(node_id=i, host="h" * 100, port=1) for i in range(hosts)]
+    return framed(struct.pack(">i", correlation_id), codec_for(MetadataResponse, 1).encode(MetadataResponse(brokers=brokers, topics=[])))
+
+
+def answering(body, table=None):
+    """A script: the table of versions, then what `body` makes of the correlation id."""
+
+    def answer(api_key: int, version: int, correlation_id: int, _: bytes) -> bytes | None:
+        if api_key == ApiKey.API_VERSIONS:
+            return versions(correlation_id, version, {ApiKey.METADATA: (0, 1)} if table is None else table)
+        return body(correlation_id)
+
+    return answer
+
+
+def test_a_broker_is_asked_in_a_version_that_it_speaks(lowtide):
+    host, _, port = lowtide.bootstrap.rpartition(":")
+    with opened(int(port)) as connection:
+        answer = connection.request(ApiKey.METADATA, NO_TOPICS, soon())
+        assert [(broker.host, broker.port) for broker in answer.brokers] == [(host, int(port))]
+        assert connection.version(ApiKey.FETCH, newest=12) == 12
+
+
+def test_a_broker_that_knows_only_old_versions_of_the_first_question_is_asked_again():
+    def answer(api_key: int, version: int, correlation_id: int, _: bytes) -> bytes:
+        if api_key != ApiKey.API_VERSIONS:
+            return metadata(correlation_id)
+        table = {ApiKey.API_VERSIONS: (0, 2), ApiKey.METADATA: (0, 1)}
+        return versions(correlation_id, 0, table, error_code=35) if version > 2 else versions(correlation_id, version, table)
+
+    with ScriptedBroker(answer) as broker, opened(broker.port) as connection:
+        assert len(connection.request(ApiKey.METADATA, NO_TOPICS, soon()).brokers) == 1
+        assert broker.requests == [(ApiKey.API_VERSIONS, 3), (ApiKey.API_VERSIONS, 2), (ApiKey.METADATA, 1)]
+
+
+def test_an_api_that_the_broker_does_not_speak_is_refused_before_anything_is_sent():
+    with ScriptedBroker(answering(metadata)) as broker, opened(broker.port) as connection:
+        with pytest.raises(UnsupportedVersion, match=rf"127.0.0.1:{broker.port} speaks no version of DELETE_RECORDS"):
+            connection.version(ApiKey.DELETE_RECORDS)
+        assert connection.version(ApiKey.METADATA) == 1
+
+
+def test_a_broker_that_speaks_only_newer_versions_is_told_with_both_ranges():
+    table = {ApiKey.METADATA: (100, 101)}
+    with ScriptedBroker(answering(metadata, table)) as broker, opened(broker.port) as connection:
+        with pytest.raises(UnsupportedVersion, match="speaks only versions 100 to 101 of METADATA; 0 to 13 are possible here"):
+            connection.request(ApiKey.METADATA, NO_TOPICS, soon())
+
+
+def test_answers_come_in_the_order_of_the_requests_and_may_be_larger_than_the_buffer():
+    sizes = iter((1, 3000, 2))
+    with (
+        ScriptedBroker(answering(lambda correlation_id: metadata(correlation_id, next(sizes)))) as broker,
+        opened(broker.port) as connection,
+    ):
+        for _ in range(3):
+            connection.send(ApiKey.METADATA, NO_TOPICS, soon())
+        assert connection.waiting_count == 3
+        assert [len(connection.receive(soon()).brokers) for _ in range(3)] == [1, 3000, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (lambda _: None, "it closed the connection"),
+        (lambda _: struct.pack(">i", -1), "its answer can't be read: a frame of -1 bytes"),
+        (lambda _: struct.pack(">i", 2**31 - 1), "its answer can't be read: a frame of 2147483647 bytes"),
+        (lambda _: framed(b"\0"), "its answer can't be read"),
+        (lambda correlation_id: metadata(correlation_id + 1), "it answers request"),
+        (lambda correlation_id: framed(struct.pack(">i", correlation_id), b"\0\0\0\7"), "its answer can't be read"),
+        (lambda _: b"", "it didn't answer in time"),
+    ],
+    ids=["hangs up", "negative size", "too large", "no header", "another answer", "cut short", "silence"],
+)
+def test_what_goes_wrong_names_the_broker_and_ends_the_connection(body, reason):
+    with ScriptedBroker(answering(body)) as broker, opened(broker.port) as connection:
+        with pytest.raises(ConnectionFailed, match=f"broker 127.0.0.1:{broker.port}: {reason}") as failed:
+            connection.request(ApiKey.METADATA, NO_TOPICS, soon(300 if "in time" in reason else 30_000))
+        assert failed.value.was_sent
+        assert connection.closed
+        with pytest.raises(ConnectionFailed, match="is closed") as again:
+            connection.request(ApiKey.METADATA, NO_TOPICS, soon())
+        assert not again.value.was_sent
+
+
+def test_a_peer_that_is_no_broker_is_told_so():
+    with (
+        ScriptedBroker(lambda *_: framed(b"HTTP/1.1 400")) as broker,
+        pytest.raises(ConnectionFailed, match="its table of versions can't be read"),
+    ):
+        opened(broker.port)
+
+
+def test_a_port_where_nobody_listens_is_told_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(ConnectionFailed, match=f"broker 127.0.0.1:{port}: connection refused"):
+        opened(port)
+
+
+def test_a_broker_that_accepts_and_says_nothing_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ConnectionFailed, match="it didn't answer in time"):
+        opened(mute.getsockname()[1], connection_setup_timeout_ms=300)
