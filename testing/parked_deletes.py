@@ -76,6 +76,7 @@ class ParkedDeletes:
         if image is None:
             return
         now_ms = broker._ports.clock.monotonic_ms()  # noqa: SLF001 - the checker sees everything
+        still: set[tuple[BrokerId, bytes, int, int, BrokerId]] = set()
         for (_, number), partition in replicas.partitions.items():
             leadership = partition.leadership
             if leadership is None:
@@ -85,11 +86,13 @@ class ParkedDeletes:
                 known = state.broker_epoch >= 0 and state.broker_epoch == image.broker_epoch(follower)
                 online = known and image.may_be_in_sync(follower, partition.topic_id, number)
                 if online and state.has_fetched_within(leadership.lag_time_max_ms, now_ms):
+                    still.add(key)
                     before = self._heard.get(key)
                     if before is None or before[0] != state.broker_epoch:
                         self._heard[key] = (state.broker_epoch, self.now_s)
-                else:
-                    self._heard.pop(key, None)
+        # Also who isn't a replica any more: one that is made a replica again begins anew, with an empty log.
+        for key in [key for key in self._heard if key[0] == leader and key not in still]:
+            del self._heard[key]
 
     def _check_queue(self, machine: Machine, broker: Broker, queue: DelayedQueue, waiting: dict[int, tuple[Any, float, str]]) -> None:
         purgatory = queue._purgatory  # noqa: SLF001 - the checker sees everything

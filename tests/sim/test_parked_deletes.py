@@ -1,0 +1,36 @@
+"""What the checker of deletes takes a leader to have heard."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from lowtide.testing.chronicle import Chronicle
+from lowtide.testing.parked_deletes import ParkedDeletes
+
+LEADER, FOLLOWER, TOPIC_ID = 1, 3, b"t" * 16
+TOPIC: Any = SimpleNamespace(topic_id=TOPIC_ID, partitions=[SimpleNamespace(replicas=(LEADER, FOLLOWER), leader_epoch=0)])
+
+
+def leader_of(followers: dict[int, Any]) -> Any:
+    """A broker that leads one partition and has heard these followers just now."""
+    leadership = SimpleNamespace(followers=followers, lag_time_max_ms=1000)
+    partition = SimpleNamespace(leadership=leadership, topic_id=TOPIC_ID, leader_epoch=0)
+    image = SimpleNamespace(broker_epoch=lambda _: 5, may_be_in_sync=lambda *_: True)
+    clock = SimpleNamespace(monotonic_ms=lambda: 0)
+    return SimpleNamespace(
+        replicas=SimpleNamespace(image=image, partitions={("t", 0): partition}, deletes=(), log_starts=()),
+        _ports=SimpleNamespace(clock=clock),
+    )
+
+
+def test_a_replica_that_was_taken_away_and_given_back_has_to_be_heard_anew() -> None:
+    """It begins with an empty log, and its leader may not know yet that it is back: nobody has to wait for it."""
+    heard = SimpleNamespace(broker_epoch=5, has_fetched_within=lambda *_: True)
+    machine: Any = SimpleNamespace(broker_id=LEADER, broker=leader_of({FOLLOWER: heard}), is_running=True)
+    parked = ParkedDeletes({LEADER: machine}, Chronicle(lambda: 0.0))
+    parked.now_s = 1.0
+    parked.check()
+    assert [follower for follower, _ in parked.live_since(LEADER, TOPIC, 0, 1.5)] == [FOLLOWER]
+    machine.broker = leader_of({})
+    assert list(parked.live_since(LEADER, TOPIC, 0, 1.5)) == []
