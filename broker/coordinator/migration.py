@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from lowtide.broker.coordinator.any_group import GroupsById
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState, Member
-from lowtide.broker.coordinator.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer_group import INITIAL_EPOCH, ConsumerGroup
 from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember, assignment_of, target_record
 from lowtide.broker.coordinator.decision import Decision, Refusal
 from lowtide.broker.coordinator.effects import Effects
@@ -75,7 +75,7 @@ class Migration:
     def _upgraded(self, classic: ClassicGroup) -> Decision:
         group = ConsumerGroup(classic.group_id)
         decision = Decision(group, takes_over=classic)
-        epoch = classic.generation_id
+        epoch = _first_epoch(classic)
         members = [self._as_consumer(classic, member) for member in classic.members.values()]
         names = {name for member in members for name in member.topic_names}
         for member in members:
@@ -113,8 +113,8 @@ class Migration:
                 session_timeout_ms=member.session_timeout_ms,
                 supported_protocols=[ClassicProtocol(name=known, metadata=metadata) for known, metadata in member.protocols],
             ),
-            member_epoch=classic.generation_id,
-            previous_epoch=classic.generation_id,
+            member_epoch=_first_epoch(classic),
+            previous_epoch=_first_epoch(classic),
             assigned=assigned,
         )
 
@@ -202,6 +202,11 @@ class Migration:
             self._rebalancing.extend_session(classic, member, effects.now_ms)
         if rebalances and classic.state is GroupState.STABLE:
             self._rebalancing.prepare(classic, effects)
+
+
+def _first_epoch(classic: ClassicGroup) -> int:
+    """The epoch of what a classic group becomes: its generation. One without any yet begins as others do, for epoch 0 is no member's."""
+    return max(classic.generation_id, INITIAL_EPOCH)
 
 
 def _as_classic(member: ConsumerMember) -> Member:

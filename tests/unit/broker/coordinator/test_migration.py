@@ -100,6 +100,17 @@ def test_who_waits_in_a_rebalance_joins_again():
     assert waiting.error == ErrorCode.REBALANCE_IN_PROGRESS
 
 
+def test_a_classic_group_in_its_first_rebalance_becomes_the_other_kind():
+    world = ConsumerWorld(GroupSettings(initial_rebalance_delay_ms=3_000))
+    waiting = world.join("", protocols=PROTOCOLS, version=3)
+    assert waiting.response is None
+    response = world.enter("new", subscribed_topic_regex="t.*")
+    assert response.member_epoch > 0  # Epoch 0 is for joining: whoever is told that it is in it can't go on.
+    assert waiting.error == ErrorCode.REBALANCE_IN_PROGRESS
+    assert all(member.member_epoch > 0 for member in world.group.members.values())
+    world.check_reload()
+
+
 def test_the_last_member_of_the_new_protocol_leaves_and_the_group_is_classic_again():
     world = ConsumerWorld()
     classic, generations = upgraded(world)
