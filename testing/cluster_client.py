@@ -74,6 +74,10 @@ class ClusterClient:
         """Tell the chronicle."""
         self.chronicle.note(self.name, what)
 
+    def now_s(self) -> float:
+        """Virtual time."""
+        return self._loop.time()
+
     async def leader(self, topic: str, partition: int) -> BrokerId:
         """Who is thought to lead. Errors: OSError when nobody could be asked, or nobody leads."""
         known = self._leaders.get((topic, partition))

@@ -32,13 +32,12 @@ from lowtide.testing.cluster_load import PartitionLoad
 from lowtide.testing.coordinator_work import (
     COMPACTION_SETTINGS,
     CONSUMED_SETTINGS,
+    COORDINATOR_SETTINGS,
     LEDGER_TOPIC,
-    TOPIC_CONFIGS,
     WORK_TOPIC,
     CoordinatorWork,
 )
 from lowtide.testing.faults import FAULTS
-from lowtide.testing.group_load import GROUP_SETTINGS
 from lowtide.testing.history import HistoryError
 from lowtide.testing.machines import Machine, State
 from lowtide.testing.shared_store import SharedStore
@@ -60,8 +59,9 @@ UNCLEAN_SHARE: Final = 0.1
 STRIKES_MAX: Final = 40
 """A run goes on until so many requests were answered, and so many faults had an effect; or so many struck."""
 
-KINDS: Final = ("partitions", "groups", "transactions")
-"""What clients do: those of partitions produce, read and delete, those of groups join and commit offsets."""
+KINDS: Final = ("partitions", "groups", "transactions", "consumers")
+"""What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
+groups whose partitions the broker assigns."""
 
 COORDINATED_SHARE: Final = 0.1
 """The share of runs with groups, and of those with transactions."""
@@ -113,7 +113,7 @@ class ClusterSimulation:
             for number in range(self.partitions)
         ]
         self.invariants.loads[TOPIC] = {load.partition: load for load in self.loads}
-        self.work = CoordinatorWork(self, Random(seed + 4), groups="groups" in self.kinds, transactions="transactions" in self.kinds)
+        self.work = CoordinatorWork(self, Random(seed + 4), self.kinds)
         self.invariants.on_void = self.work.on_void
         if self.work.loads:
             self.invariants.loads[WORK_TOPIC] = {load.partition: load for load in self.work.loads}
@@ -167,7 +167,7 @@ class ClusterSimulation:
         settings |= self.versions
         factor = str(self.replication_factor)
         if self.kinds != ("partitions",):
-            settings |= GROUP_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
+            settings |= COORDINATOR_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
         if "groups" in self.kinds:
             settings |= CONSUMED_SETTINGS
         if "transactions" in self.kinds:
@@ -326,7 +326,7 @@ class ClusterSimulation:
             configs["flush.messages"] = "1"
         await self._create(TOPIC, self.partitions, configs)
         for name, partitions in self.work.topics().items():
-            await self._create(name, partitions, configs | TOPIC_CONFIGS.get(name, {}))
+            await self._create(name, partitions, configs | self.work.topic_configs(name))
         await self._until(self._is_created, "all replicas of the topic are in sync")
         await self.work.begin()
 

@@ -1,4 +1,4 @@
-"""What clients of coordinators do in a simulated cluster, beside those of partitions: groups, and transactions.
+"""What clients of coordinators do in a simulated cluster, beside those of partitions: groups of both protocols, and transactions.
 
 Each run has some of it, by its seed. What is known of a group or a transaction is forgotten when the partition that it is kept in may have
 lost records (`on_void`).
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC, java_hash
 from lowtide.broker.coordinator.transaction_service import TRANSACTION_TOPIC
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import TopicId
 from lowtide.runtime.random import Random
 from lowtide.testing import cluster_end, transaction_end
 from lowtide.testing.cluster_load import PartitionLoad
+from lowtide.testing.consumer_group_load import CONSUMER_GROUP_SETTINGS, ConsumerGroupLoad
 from lowtide.testing.coordinated import Coordinated
 from lowtide.testing.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
 from lowtide.testing.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
@@ -29,6 +31,11 @@ WORK_TOPIC: Final = "work"
 
 WORK_PARTITIONS: Final = 3
 GROUP_PARTITIONS: Final = int(GROUP_SETTINGS["offsets.topic.num.partitions"])
+
+SHARED_TOPIC: Final = "shared"
+"""Its partitions are shared out among the members of groups of the new protocol; nobody writes to them, and there come to be more."""
+
+SHARED_PARTITIONS: Final = 4
 
 LEDGER_TOPIC: Final = "ledger"
 """What transactions write to."""
@@ -49,18 +56,21 @@ CONSUMED_SETTINGS: Final = {
 }
 """Of brokers."""
 
-TOPIC_CONFIGS: Final = {
+_TOPIC_CONFIGS: Final = {
     WORK_TOPIC: {"retention.commitoffset.ms": "100"},
     GROUP_TOPIC: {"cleanup.policy": "compact"},
     TRANSACTION_TOPIC: {"cleanup.policy": "compact"},
 }
 """Besides those of all."""
 
+_CONSUMERS_SEGMENT_BYTES: Final = "4000"
+"""What a group of the new protocol decides at once must fit into a segment."""
+
+COORDINATOR_SETTINGS: Final = GROUP_SETTINGS | CONSUMER_GROUP_SETTINGS
+"""Of brokers, wherever groups or transactions are."""
+
 COMPACTION_SETTINGS: Final = {"log.cleaner.backoff.ms": "500", "log.cleaner.min.cleanable.ratio": "0.1"}
 """Of brokers: coordinators' logs are compacted often."""
-
-STABLE_WITHIN_S: Final = 15.0
-"""A member that died may be waited for for a session and a rebalance, and one more rebalance for those who came meanwhile."""
 
 READ_WITHIN_S: Final = 15.0
 _LOOK_S: Final = 0.05
@@ -69,15 +79,17 @@ _LOOK_S: Final = 0.05
 class CoordinatorWork:
     """See the module."""
 
-    def __init__(self, cluster: ClusterSimulation, random: Random, *, groups: bool, transactions: bool) -> None:
-        """`groups` and `transactions` are whether there are any."""
+    def __init__(self, cluster: ClusterSimulation, random: Random, kinds: tuple[str, ...]) -> None:
+        """`kinds` are those of the cluster."""
         self.counts: Counter[str] = Counter()
         self.groups: list[GroupLoad] = []
+        self._consuming: list[GroupLoad] = []
+        """Those that share out the topic of work."""
         self.loads: list[PartitionLoad] = []
         """Of the partitions that groups share out: what all of them have consumed may go (KIP-68)."""
         self._cluster = cluster
         self._random = random
-        if groups:
+        if "groups" in kinds:
             self._crowd = self._group("crowd")
             self._single = self._group("single")
             self.loads = [
@@ -85,26 +97,48 @@ class CoordinatorWork:
                 for number in range(WORK_PARTITIONS)
             ]
         self.ledger: TransactionLoad | None = None
-        if transactions:
+        if "transactions" in kinds:
             self.ledger = TransactionLoad(LEDGER_TOPIC, LEDGER_PARTITIONS, cluster.client, Random(random.getrandbits(64)), self.counts)
             self.ledger.sources = dict.fromkeys(range(SOURCES), WORK_TOPIC)
+        self._consumers: list[ConsumerGroupLoad] = []
+        if "consumers" in kinds:
+            self._consumers = [self._consumer_group("alike"), self._consumer_group("mixed")]
+            self.groups += self._consumers
 
     def _group(self, group_id: str) -> GroupLoad:
         load = GroupLoad(group_id, WORK_TOPIC, WORK_PARTITIONS, self._cluster.client, Random(self._random.getrandbits(64)), self.counts)
         load.on_commit = self._on_commit
         self.groups.append(load)
+        self._consuming.append(load)
         return load
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroupLoad:
+        return ConsumerGroupLoad(
+            group_id,
+            SHARED_TOPIC,
+            SHARED_PARTITIONS,
+            self._shared_topic,
+            self._cluster.client,
+            Random(self._random.getrandbits(64)),
+            self.counts,
+        )
+
+    def _shared_topic(self) -> tuple[TopicId, int]:
+        topic = self._cluster.shared.image.topics[SHARED_TOPIC]
+        return topic.topic_id, len(topic.partitions)
 
     def _on_commit(self, partition: int) -> None:
         """D7: what a group has not asked to count as consumed is kept, unless what is known of the group may be lost."""
-        known = [load.history for load in self.groups if not load.history.voids]
+        known = [load.history for load in self._consuming if not load.history.voids]
         consumed = min((history.requested_offset(partition) for history in known), default=LOST)
         history = self.loads[partition].history
-        history.requested_delete = max(history.requested_delete, consumed if len(known) == len(self.groups) else LOST)
+        history.requested_delete = max(history.requested_delete, consumed if len(known) == len(self._consuming) else LOST)
 
     def topics(self) -> dict[str, int]:
         """The topics that are made at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
-        made = {WORK_TOPIC: WORK_PARTITIONS} if self.groups or self.ledger is not None else {}
+        made = {WORK_TOPIC: WORK_PARTITIONS} if self._consuming or self.ledger is not None else {}
+        if self._consumers:
+            made[SHARED_TOPIC] = SHARED_PARTITIONS
         if made and self._random.random() < 0.5:  # noqa: PLR2004
             made[GROUP_TOPIC] = GROUP_PARTITIONS
         if self.ledger is not None:
@@ -113,12 +147,23 @@ class CoordinatorWork:
                 made[TRANSACTION_TOPIC] = TRANSACTION_PARTITIONS
         return made
 
+    def topic_configs(self, name: str) -> dict[str, str]:
+        """What this topic has besides what all have."""
+        configs = _TOPIC_CONFIGS.get(name, {})
+        return configs | {"internal.segment.bytes": _CONSUMERS_SEGMENT_BYTES} if name == GROUP_TOPIC and self._consumers else configs
+
     def actors(self) -> list[Coordinated]:
         """All clients."""
         actors: list[Coordinated] = []
-        if self.groups:
+        if self._consuming:
             members = self._crowd.make_members((None, None, "one", self._random.choice((None, "two"))))
             actors += [*members, *self._single.make_committers(), self._crowd.make_fetcher(), self._single.make_fetcher()]
+        if self._consumers:
+            alike, mixed = self._consumers
+            actors += alike.make_consumers((None, None, "one", self._random.choice((None, "two"))))
+            actors += mixed.make_consumers((None,), (None, self._random.choice((None, "one"))))
+            actors += mixed.share_seat("two")
+            actors += [alike.make_fetcher(), mixed.make_fetcher(), alike.make_grower()]
         if self.ledger is not None:
             actors += [*self.ledger.make_producers(("shared", "shared", "own")), *self.ledger.make_readers()]
             actors += [
@@ -139,7 +184,7 @@ class CoordinatorWork:
 
     async def begin(self) -> None:
         """Every group commits for every partition: from then on it is known as one that consumes them. Errors: HistoryError."""
-        for load in self.groups:
+        for load in self._consuming:
             client = GroupClient(load, self._cluster.client(f"{load.group_id} at the beginning"), Random(self._random.getrandbits(64)))
             left = list(range(load.partitions))
             give_up_s = self._cluster.loop.time() + READ_WITHIN_S
@@ -168,12 +213,12 @@ class CoordinatorWork:
 
     async def _until_stable(self, load: GroupLoad) -> None:
         what = f"all members of group {load.group_id} are in one generation"
-        await cluster_end.until(self._cluster, lambda: load.is_stable, what, STABLE_WITHIN_S)
+        await cluster_end.until(self._cluster, lambda: load.is_stable, what, load.stable_within_s)
 
     async def _lose_a_member(self, load: GroupLoad) -> None:
         """A member is gone for good, and its coordinator dies: whoever coordinates the group next must find that out."""
         cluster = self._cluster
-        self._random.choice(load.members).is_gone = True
+        self._random.choice([member for member in load.members if not member.is_away]).is_gone = True
         state = cluster.partition(GROUP_TOPIC, java_hash(load.group_id) % GROUP_PARTITIONS)
         machine = next((machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None)
         if machine is not None:
