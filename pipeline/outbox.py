@@ -1,0 +1,162 @@
+"""All batches of one producer that aren't acknowledged yet, and which of them to send to which broker next.
+
+Decides only: time, leaders and answers are passed in. Bounded by `Limits.memory_bytes`, which `has_room` tells and the caller keeps to.
+A request holds at most one batch of a partition, as Kafka asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lowtide.pipeline.partition_batches import Backoff, BatchTooLargeError, PartitionBatches, ProducerBatch, expired
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, BrokerId, ProducerEpoch, ProducerId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much may be under way, and for how long; the names are those of Kafka's producer."""
+
+    memory_bytes: int = 32 << 20
+    """`buffer.memory`"""
+
+    request_bytes: int = 8 << 20
+    """What goes into one request to a broker, over all partitions; a single batch may be larger."""
+
+    requests_in_flight: int = 5
+    """`max.in.flight.requests.per.connection`"""
+
+    delivery_timeout_ms: int = 120_000
+    """`delivery.timeout.ms`: from being added to being acknowledged."""
+
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a broker said of one batch. `log_start_offset` is -1 where it isn't known."""
+
+    code: ErrorCode
+    log_start_offset: int = -1
+    message: str | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Outbox:
+    """See the module."""
+
+    limits: Limits
+    split: Callable[[ProducerBatch], list[ProducerBatch]]
+    """Makes smaller batches of one, of the same records in the same order."""
+
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    unacknowledged_bytes: int = 0
+    acknowledged_records: int = 0
+    retries: int = 0
+    """Batches that had to be sent again."""
+
+    _partitions: dict[TopicPartition, PartitionBatches] = field(default_factory=dict)
+    _busy: dict[TopicPartition, PartitionBatches] = field(default_factory=dict)
+    """Those with batches that aren't acknowledged."""
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so many bytes may be added now. A batch larger than all memory goes alone."""
+        return not self.unacknowledged_bytes or self.unacknowledged_bytes + size_bytes <= self.limits.memory_bytes
+
+    def add(self, place: TopicPartition, records: bytearray, record_count: int, now_ms: int) -> None:
+        """Take a batch on; it's sent when `requests` says so."""
+        partition = self._partitions.get(place)
+        if partition is None:
+            backoff = Backoff(first_ms=self.limits.retry_backoff_ms, max_ms=self.limits.retry_backoff_max_ms)
+            partition = self._partitions[place] = PartitionBatches(
+                place=place, producer_id=self.producer_id, producer_epoch=self.producer_epoch, backoff=backoff
+            )
+        deadline_ms = now_ms + self.limits.delivery_timeout_ms
+        partition.add(ProducerBatch(place=place, records=records, record_count=record_count, deadline_ms=deadline_ms))
+        self._busy[place] = partition
+        self.unacknowledged_bytes += len(records)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was added is acknowledged."""
+        return not self._busy
+
+    @property
+    def places(self) -> Iterable[TopicPartition]:
+        """The partitions with batches that aren't acknowledged."""
+        return self._busy.keys()
+
+    def takes(self, broker: BrokerId, leaders: Mapping[TopicPartition, BrokerId], now_ms: int) -> list[ProducerBatch]:
+        """The batches of the next request to a broker: one of each partition that it leads and that may send, in flight from now on."""
+        taken: list[ProducerBatch] = []
+        size = 0
+        for place, partition in list(self._busy.items()):
+            if leaders.get(place) != broker or not partition.ready(now_ms):
+                continue
+            batch = partition.take()
+            taken.append(batch)
+            self.retries += batch.attempts > 1
+            size += len(batch.records)
+            # The next request begins with the partitions that this one has no room for.
+            del self._busy[place]
+            self._busy[place] = partition
+            if size >= self.limits.request_bytes:
+                break
+        return taken
+
+    def check_deadlines(self, now_ms: int) -> None:
+        """Errors: ProduceError for a batch that should have been acknowledged by now."""
+        for partition in self._busy.values():
+            oldest = partition.oldest
+            if oldest is not None and now_ms >= oldest.deadline_ms:
+                raise expired(oldest, self.limits.delivery_timeout_ms)
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long nothing can become due by itself: until the end of a wait, or a deadline. Zero where something is due."""
+        due = [now_ms + self.limits.delivery_timeout_ms]
+        for partition in self._busy.values():
+            oldest = partition.oldest
+            if oldest is not None:
+                due.append(oldest.deadline_ms)
+            if partition.not_before_ms > now_ms:
+                due.append(partition.not_before_ms)
+        return max(0, min(due) - now_ms)
+
+    def on_answer(self, batch: ProducerBatch, answer: Answer, now_ms: int) -> bool:
+        """A broker has answered for a batch. Returns whether it's done with.
+
+        Errors: ProduceError when it can't be.
+        """
+        partition = self._partitions[batch.place]
+        try:
+            done = partition.on_answer(batch, answer.code, log_start_offset=answer.log_start_offset, message=answer.message, now_ms=now_ms)
+        except BatchTooLargeError:
+            parts = self.split(batch)
+            self.unacknowledged_bytes += sum(len(part.records) for part in parts) - len(batch.records)
+            partition.replace(batch, parts)
+            return False
+        if done:
+            self.unacknowledged_bytes -= len(batch.records)
+            self.acknowledged_records += batch.record_count
+            if partition.is_empty:
+                del self._busy[batch.place]
+        return done
+
+    def on_lost(self, batches: Iterable[ProducerBatch], why: str, now_ms: int) -> None:
+        """No answer will come for these: `why` is for the error if it goes on so."""
+        for batch in batches:
+            self._partitions[batch.place].on_lost(batch, why, now_ms)
+
+    @property
+    def wants_producer_id(self) -> bool:
+        """Whether a partition has used up the epochs of its producer id."""
+        return any(partition.wants_producer_id for partition in self._busy.values())
+
+    def renew_producer_id(self, producer_id: ProducerId) -> None:
+        """Give a new id to those that want one."""
+        for partition in self._busy.values():
+            if partition.wants_producer_id:
+                partition.renew_producer_id(producer_id)

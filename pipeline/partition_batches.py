@@ -1,0 +1,254 @@
+"""The batches of one partition between being made and being acknowledged: their order, their sequences, their retries.
+
+Decides only; time is passed in, and nothing is sent from here. Invariants:
+
+- Batches are appended in the order in which they were added. What was refused or lost is sent again in its place, and nothing else is sent
+  to the partition until all that was in flight there is answered.
+- A batch keeps its sequence over all its retries, so that a broker that has it already doesn't append it again (KIP-98). A sequence follows
+  from the number of records before it, so a batch that is split keeps the range of the whole.
+- Only when a broker has lost what it knew of the producer does the partition go on with the next producer epoch, from sequence 0 (KIP-360).
+  As with Kafka's own clients a batch whose fate wasn't known at that moment may then be there twice.
+
+Source: KIP-98, KIP-360, Kafka's `TransactionManager.canRetry` and `RecordAccumulator`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION
+from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId, TopicPartition
+
+MAX_IN_FLIGHT: Final = 5
+"""Batches of a partition that may be under way: as many as a broker remembers of a producer. Source: KIP-98."""
+
+PRODUCER_EPOCH_MAX: Final = 32_767
+
+_SEQUENCE_MASK: Final = 0x7FFF_FFFF
+_PRODUCER_POSITION: Final = 43
+_PRODUCER_FIELDS: Final = struct.Struct(">qhi")
+_CRC: Final = struct.Struct(">I")
+
+_APPENDED: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+class ProduceError(Exception):
+    """Records that could not be written; the text names the partition, the code, and what may be done."""
+
+    def __init__(self, message: str, *, place: TopicPartition, code: ErrorCode) -> None:
+        super().__init__(message)
+        self.place = place
+        self.code = code
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ProducerBatch:
+    """One record batch that is to be appended to one partition."""
+
+    place: TopicPartition
+    records: bytearray
+    """The whole batch, header included; what identifies the producer is filled in when it's sent."""
+
+    record_count: int
+    deadline_ms: int
+    first_record: int = 0
+    """How many records were added to the partition before this batch's."""
+
+    attempts: int = 0
+    last_error: str = "it was not sent"
+
+
+@dataclass(slots=True, kw_only=True)
+class Backoff:
+    """How long to wait before something is tried again: doubled each time (KIP-580)."""
+
+    first_ms: int = 100
+    max_ms: int = 1000
+    failures: int = 0
+
+    def next_ms(self) -> int:
+        """The next wait."""
+        wait = min(self.max_ms, self.first_ms << min(self.failures, 16))
+        self.failures += 1
+        return wait
+
+    def reset(self) -> None:
+        """It went well."""
+        self.failures = 0
+
+
+def stamp(batch: bytearray, producer_id: ProducerId, producer_epoch: ProducerEpoch, base_sequence: int) -> None:
+    """Write who sends the batch, and where it stands in the order, into its header; the CRC follows."""
+    _PRODUCER_FIELDS.pack_into(batch, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    with memoryview(batch) as view:
+        _CRC.pack_into(batch, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PartitionBatches:
+    """See the module."""
+
+    place: TopicPartition
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    backoff: Backoff = field(default_factory=Backoff)
+    not_before_ms: int = 0
+    wants_producer_id: bool = False
+    """The epochs of the present one are used up."""
+
+    _waiting: deque[ProducerBatch] = field(default_factory=deque)
+    _in_flight: deque[ProducerBatch] = field(default_factory=deque)
+    _records_added: int = 0
+    _epoch_begins_at: int = 0
+    _is_held: bool = False
+    """Something failed; what is in flight is waited for."""
+
+    _wants_bump: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was added is acknowledged."""
+        return not self._waiting and not self._in_flight
+
+    @property
+    def oldest(self) -> ProducerBatch | None:
+        """The first batch that isn't acknowledged."""
+        heads = [queue[0] for queue in (self._waiting, self._in_flight) if queue]
+        return min(heads, key=_position, default=None)
+
+    def add(self, batch: ProducerBatch) -> None:
+        """Put a batch behind all others of the partition."""
+        batch.first_record = self._records_added
+        self._records_added += batch.record_count
+        self._waiting.append(batch)
+
+    def sequence_of(self, batch: ProducerBatch) -> int:
+        """The sequence of its first record in the present epoch; sequences go from 2^31-1 to 0."""
+        return (batch.first_record - self._epoch_begins_at) & _SEQUENCE_MASK
+
+    def ready(self, now_ms: int) -> bool:
+        """Whether `take` would give a batch."""
+        free = bool(self._waiting) and not self._is_held and not self.wants_producer_id
+        return free and len(self._in_flight) < MAX_IN_FLIGHT and now_ms >= self.not_before_ms
+
+    def take(self) -> ProducerBatch:
+        """The next batch to be sent, from now on in flight. Only where `ready`."""
+        batch = self._waiting.popleft()
+        self._in_flight.append(batch)
+        batch.attempts += 1
+        if self.producer_id >= 0:
+            stamp(batch.records, self.producer_id, self.producer_epoch, self.sequence_of(batch))
+        else:
+            stamp(batch.records, self.producer_id, self.producer_epoch, NO_SEQUENCE)
+        return batch
+
+    def renew_producer_id(self, producer_id: ProducerId) -> None:
+        """Go on with another producer id, from epoch and sequence 0."""
+        self.producer_id, self.producer_epoch = producer_id, 0
+        self.wants_producer_id = False
+        oldest = self.oldest
+        self._epoch_begins_at = self._records_added if oldest is None else oldest.first_record
+
+    def on_answer(self, batch: ProducerBatch, code: ErrorCode, *, log_start_offset: int, message: str | None, now_ms: int) -> bool:
+        """A broker has answered for a batch. Returns whether it is done with; what isn't will be sent again.
+
+        Errors: ProduceError when it never will be; BatchTooLargeError when it must be split (`replace`).
+        """
+        if code in _APPENDED:
+            self._in_flight.remove(batch)
+            self.backoff.reset()
+            self._after_answer()
+            return True
+        batch.last_error = f"{code.name}: {message}" if message else code.name
+        if code in _TOO_LARGE and batch.record_count > 1:
+            self._put_back(batch)
+            raise BatchTooLargeError(batch)
+        is_first = batch is self.oldest
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # Behind a batch that failed it had to be refused. The first one is next in order: the broker doesn't know those before it.
+            self._wants_bump |= is_first
+        elif code is ErrorCode.UNKNOWN_PRODUCER_ID:
+            # Without a log start offset the partition has moved on meanwhile, and the next answer says more.
+            self._wants_bump |= is_first and log_start_offset >= 0
+        elif not code.retriable:
+            raise _refused(batch, code)
+        self._retry(batch, now_ms)
+        return False
+
+    def on_lost(self, batch: ProducerBatch, why: str, now_ms: int) -> None:
+        """No answer came, and none will: the batch may have been appended, or not."""
+        batch.last_error = why
+        self._retry(batch, now_ms)
+
+    def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
+        """Put the parts of a batch in its place: the same records in the same order, with the same sequences."""
+        assert sum(part.record_count for part in parts) == batch.record_count, "a split loses no record"
+        self._waiting.remove(batch)
+        first = batch.first_record
+        for part in parts:
+            part.first_record = first
+            first += part.record_count
+            self._insert(part)
+
+    def _retry(self, batch: ProducerBatch, now_ms: int) -> None:
+        if not self._is_held:
+            self.not_before_ms = now_ms + self.backoff.next_ms()
+        self._put_back(batch)
+
+    def _put_back(self, batch: ProducerBatch) -> None:
+        self._in_flight.remove(batch)
+        self._insert(batch)
+        self._is_held = True
+        self._after_answer()
+
+    def _insert(self, batch: ProducerBatch) -> None:
+        place = sum(_position(other) < batch.first_record for other in self._waiting)
+        self._waiting.insert(place, batch)
+
+    def _after_answer(self) -> None:
+        if self._in_flight:
+            return
+        self._is_held = False
+        if self._wants_bump:
+            self._wants_bump = False
+            if self.producer_epoch >= PRODUCER_EPOCH_MAX:
+                self.wants_producer_id = True
+                return
+            self.producer_epoch += 1
+            self._epoch_begins_at = self._waiting[0].first_record
+
+
+class BatchTooLargeError(Exception):
+    """The broker doesn't take a batch of this size; its records may be sent in smaller ones."""
+
+    def __init__(self, batch: ProducerBatch) -> None:
+        super().__init__(f"{batch.place} doesn't take a batch of {len(batch.records)} bytes")
+        self.batch = batch
+
+
+def _position(batch: ProducerBatch) -> int:
+    return batch.first_record
+
+
+def _refused(batch: ProducerBatch, code: ErrorCode) -> ProduceError:
+    what = f"{batch.record_count} records" if batch.record_count > 1 else "a record"
+    text = f"{batch.place} refused {what} ({len(batch.records)} bytes) with {batch.last_error}"
+    if code in _TOO_LARGE:
+        text += "; the topic's max.message.bytes says how large one record, with its batch's 61 bytes, may be"
+    return ProduceError(text, place=batch.place, code=code)
+
+
+def expired(batch: ProducerBatch, timeout_ms: int) -> ProduceError:
+    """The error of a batch that wasn't acknowledged in time."""
+    text = (
+        f"{batch.place} has not acknowledged {batch.record_count} records within kafka.delivery.timeout.ms={timeout_ms}, "
+        f"after {batch.attempts} attempts; the last one ended so: {batch.last_error}"
+    )
+    return ProduceError(text, place=batch.place, code=ErrorCode.REQUEST_TIMED_OUT)

@@ -1,0 +1,284 @@
+"""What a producer promises whatever brokers and networks do: nothing lost, nothing reordered, nothing doubled by its retries."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from lowtide.pipeline.outbox import Answer, Limits, Outbox
+from lowtide.pipeline.partition_batches import PRODUCER_EPOCH_MAX, Backoff, ProduceError, ProducerBatch
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import build_batch, check_crc, iterate_records, read_batch_header
+from lowtide.protocol.types import TopicPartition
+
+PLACE = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+LEADERS = {PLACE: 1, OTHER: 1}
+
+
+def batch_of(*values: int) -> bytearray:
+    return bytearray(build_batch([(1000, None, b"%d" % value, ()) for value in values]))
+
+
+def values_of(records: bytes) -> list[int]:
+    return [int(record.value or b"") for record in iterate_records(records, max_bytes=1 << 20)]
+
+
+def split_in_two(batch: ProducerBatch) -> list[ProducerBatch]:
+    values = values_of(batch.records)
+    half = len(values) // 2
+    parts = (values[:half], values[half:])
+    return [
+        ProducerBatch(place=batch.place, records=batch_of(*part), record_count=len(part), deadline_ms=batch.deadline_ms) for part in parts
+    ]
+
+
+def outbox(**limits: int) -> Outbox:
+    return Outbox(limits=Limits(**limits), split=split_in_two, producer_id=7, producer_epoch=0)
+
+
+def identity(batch: ProducerBatch) -> tuple[int, int, int]:
+    header = read_batch_header(batch.records)
+    return header.producer_id, header.producer_epoch, header.base_sequence
+
+
+def take_one(box: Outbox, now_ms: int = 0) -> ProducerBatch:
+    (batch,) = box.takes(1, LEADERS, now_ms)
+    return batch
+
+
+def test_sequences_follow_the_records_of_each_partition():
+    box = outbox()
+    box.add(PLACE, batch_of(1, 2, 3), 3, 0)
+    box.add(OTHER, batch_of(1), 1, 0)
+    box.add(PLACE, batch_of(4), 1, 0)
+    first = box.takes(1, LEADERS, 0)
+    assert [(batch.place, identity(batch)) for batch in first] == [(PLACE, (7, 0, 0)), (OTHER, (7, 0, 0))]
+    assert all(check_crc(batch.records, 0, read_batch_header(batch.records)) for batch in first)
+    assert identity(take_one(box)) == (7, 0, 3)
+
+
+def test_sequences_go_on_at_zero_behind_the_largest():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    partition = box._partitions[PLACE]
+    partition._epoch_begins_at = -(2**31 - 1)
+    assert identity(take_one(box)) == (7, 0, 2**31 - 1)
+    box.add(PLACE, batch_of(2), 1, 0)
+    assert identity(take_one(box)) == (7, 0, 0)
+
+
+def test_five_batches_of_a_partition_are_in_flight_and_no_more():
+    """A broker remembers five, and couldn't tell a sixth from a new one."""
+    box = outbox()
+    for value in range(7):
+        box.add(PLACE, batch_of(value), 1, 0)
+    sent = [take_one(box) for _ in range(5)]
+    assert box.takes(1, LEADERS, 0) == []
+    box.on_answer(sent[0], Answer(code=ErrorCode.NONE), 0)
+    assert values_of(take_one(box).records) == [5]
+
+
+def test_what_was_lost_is_sent_again_as_it_was_and_first():
+    box = outbox()
+    for value in range(3):
+        box.add(PLACE, batch_of(value), 1, 0)
+    sent = [take_one(box) for _ in range(2)]
+    box.on_lost(sent, "the connection closed", 0)
+    assert box.takes(1, LEADERS, 0) == [], "a wait comes before the next attempt"
+    again = [take_one(box, 100) for _ in range(3)]
+    assert [values_of(batch.records) for batch in again] == [[0], [1], [2]]
+    assert [identity(batch) for batch in again] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)]
+
+
+def test_nothing_is_sent_while_batches_behind_a_failed_one_are_in_flight():
+    """They would be appended before it, were the leader back in between."""
+    box = outbox()
+    for value in range(3):
+        box.add(PLACE, batch_of(value), 1, 0)
+    first, second = take_one(box), take_one(box)
+    box.on_answer(first, Answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
+    assert box.takes(1, LEADERS, 1000) == []
+    box.on_answer(second, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
+    again = [take_one(box, 1000) for _ in range(3)]
+    assert [identity(batch) for batch in again] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)], "the epoch stays: the refusal was to be expected"
+
+
+def test_a_duplicate_is_a_success():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    assert box.on_answer(take_one(box), Answer(code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER), 0)
+    assert box.is_empty
+    assert box.unacknowledged_bytes == 0
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID])
+def test_a_broker_that_forgot_the_producer_is_told_a_new_epoch(code):
+    """Only the partition begins anew, and from the batch that the broker doesn't take (KIP-360)."""
+    box = outbox()
+    for value in range(3):
+        box.add(PLACE, batch_of(value), 1, 0)
+    box.on_answer(take_one(box), Answer(code=ErrorCode.NONE), 0)
+    second, third = take_one(box), take_one(box)
+    box.on_answer(second, Answer(code=code, log_start_offset=0), 0)
+    box.on_answer(third, Answer(code=code, log_start_offset=0), 0)
+    again = [take_one(box, 1000) for _ in range(2)]
+    assert [identity(batch) for batch in again] == [(7, 1, 0), (7, 1, 1)]
+    box.add(OTHER, batch_of(1), 1, 0)
+    assert identity(take_one(box, 1000)) == (7, 0, 0)
+
+
+def test_an_unknown_producer_without_a_log_start_is_only_tried_again():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    box.on_answer(take_one(box), Answer(code=ErrorCode.UNKNOWN_PRODUCER_ID), 0)
+    assert identity(take_one(box, 1000)) == (7, 0, 0)
+
+
+def test_epochs_that_are_used_up_need_another_producer_id():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    box._partitions[PLACE].producer_epoch = PRODUCER_EPOCH_MAX
+    box.on_answer(take_one(box), Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
+    assert box.wants_producer_id
+    assert box.takes(1, LEADERS, 1000) == []
+    box.renew_producer_id(8)
+    assert not box.wants_producer_id
+    assert identity(take_one(box, 1000)) == (8, 0, 0)
+
+
+def test_a_batch_that_is_too_large_is_split_and_keeps_its_sequences():
+    box = outbox()
+    box.add(PLACE, batch_of(1, 2, 3), 3, 0)
+    box.add(PLACE, batch_of(4), 1, 0)
+    whole, behind = take_one(box), take_one(box)
+    assert not box.on_answer(whole, Answer(code=ErrorCode.MESSAGE_TOO_LARGE), 0)
+    box.on_answer(behind, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
+    again = [take_one(box, 1000) for _ in range(3)]
+    assert [values_of(batch.records) for batch in again] == [[1], [2, 3], [4]]
+    assert [identity(batch)[2] for batch in again] == [0, 1, 3]
+    for batch in again:
+        box.on_answer(batch, Answer(code=ErrorCode.NONE), 1000)
+    assert box.is_empty
+    assert (box.unacknowledged_bytes, box.acknowledged_records) == (0, 4)
+
+
+def test_one_record_that_is_too_large_names_partition_size_and_key():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    with pytest.raises(ProduceError, match=r"orders-0 refused a record \(\d+ bytes\) with MESSAGE_TOO_LARGE.*max\.message\.bytes") as error:
+        box.on_answer(take_one(box), Answer(code=ErrorCode.MESSAGE_TOO_LARGE), 0)
+    assert error.value.place == PLACE
+
+
+def test_what_no_retry_heals_names_partition_and_code():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    answer = Answer(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message="may not write")
+    with pytest.raises(ProduceError, match="orders-0 refused a record .* with TOPIC_AUTHORIZATION_FAILED: may not write"):
+        box.on_answer(take_one(box), answer, 0)
+
+
+def test_a_batch_that_nobody_acknowledges_ends_with_its_last_error():
+    box = outbox(delivery_timeout_ms=5000)
+    box.add(PLACE, batch_of(1), 1, 0)
+    box.on_answer(take_one(box), Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 0)
+    box.check_deadlines(4999)
+    assert box.wait_ms(200) == 4800
+    with pytest.raises(ProduceError, match=r"delivery\.timeout\.ms=5000, after 1 attempts; the last one ended so: NOT_ENOUGH_REPLICAS"):
+        box.check_deadlines(5000)
+
+
+def test_memory_is_bounded_and_a_large_batch_goes_alone():
+    box = outbox(memory_bytes=100)
+    assert box.has_room(1000)
+    box.add(PLACE, batch_of(1), 1, 0)
+    assert not box.has_room(40)
+    box.on_answer(take_one(box), Answer(code=ErrorCode.NONE), 0)
+    assert box.has_room(1000)
+
+
+def test_a_request_begins_with_partitions_that_the_last_had_no_room_for():
+    box = outbox(request_bytes=1)
+    for place in (PLACE, OTHER, PLACE, OTHER):
+        box.add(place, batch_of(1), 1, 0)
+    assert [take_one(box).place for _ in range(4)] == [PLACE, OTHER, PLACE, OTHER]
+
+
+def test_only_the_leader_is_sent_to():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    assert box.takes(2, LEADERS, 0) == []
+    assert box.takes(1, {}, 0) == []
+
+
+def test_waits_between_attempts_double_up_to_a_limit():
+    backoff = Backoff(first_ms=100, max_ms=1000)
+    assert [backoff.next_ms() for _ in range(6)] == [100, 200, 400, 800, 1000, 1000]
+    backoff.reset()
+    assert backoff.next_ms() == 100
+
+
+class ModelBroker:
+    """One partition as brokers keep it: the last five batches of the producer, and what was appended."""
+
+    def __init__(self) -> None:
+        self.appended: list[int] = []
+        self.epoch = -1
+        self.next_sequence = 0
+        self.recent: deque[tuple[int, int]] = deque(maxlen=5)
+
+    def append(self, batch: ProducerBatch, limit: int) -> ErrorCode:
+        values = values_of(batch.records)
+        if len(values) > limit:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        _, epoch, sequence = identity(batch)
+        if epoch < self.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if epoch == self.epoch and (sequence, len(values)) in self.recent:
+            return ErrorCode.NONE
+        if sequence != (self.next_sequence if epoch == self.epoch else 0):
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if epoch > self.epoch:
+            self.recent.clear()
+        self.epoch, self.next_sequence = epoch, sequence + len(values)
+        self.recent.append((sequence, len(values)))
+        self.appended += values
+        return ErrorCode.NONE
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_fails_everything_is_appended_once_and_in_order(seed):
+    """Refusals, lost requests, lost answers and splits in every mixture; requests of one connection are executed in their order."""
+    draw = random.Random(seed)
+    box, broker = outbox(), ModelBroker()
+    expected: list[int] = []
+    now_ms = 0
+    pending: deque[ProducerBatch] = deque()
+    rounds = 0
+    while len(expected) < 60 or not box.is_empty:
+        rounds += 1
+        troubled = rounds < 400
+        if len(expected) < 60 and draw.random() < 0.5:
+            values = list(range(len(expected), len(expected) + draw.randrange(1, 5)))
+            expected += values
+            box.add(PLACE, batch_of(*values), len(values), now_ms)
+        pending.extend(box.takes(1, LEADERS, now_ms))
+        if pending and draw.random() < 0.6:
+            fate = draw.random() if troubled else 1.0
+            if fate < 0.1:
+                # The connection ends: the broker executed a prefix of what it was sent, and no answer arrives.
+                for batch in list(pending)[: draw.randrange(len(pending) + 1)]:
+                    broker.append(batch, 3)
+                box.on_lost(list(pending), "closed", now_ms)
+                pending.clear()
+            else:
+                batch = pending.popleft()
+                code = ErrorCode.NOT_ENOUGH_REPLICAS if fate < 0.25 else broker.append(batch, 3)
+                box.on_answer(batch, Answer(code=code, log_start_offset=0), now_ms)
+        now_ms += draw.randrange(0, 400)
+        assert rounds < 3000
+    assert broker.appended == expected
+    assert broker.epoch == 0, "nothing that happened here needs another epoch"
