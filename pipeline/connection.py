@@ -171,6 +171,15 @@ class BrokerConnection:
         self._waiting.popleft()
         return answer
 
+    def fileno(self) -> int:
+        """The socket's, to wait for several connections at once; -1 when it's closed."""
+        return self._socket.fileno()
+
+    @property
+    def has_decrypted(self) -> bool:
+        """Whether bytes of an answer are here that waiting for the socket doesn't tell of: TLS has read ahead."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
     def close(self) -> None:
         """Close it at once, whatever is on its way."""
         self.closed = True

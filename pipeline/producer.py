@@ -1,0 +1,334 @@
+"""A blocking, idempotent producer for one task: finished record batches in, acknowledged by all in-sync replicas when `flush` returns.
+
+What to send next and what to try again is `outbox.py`'s; here are the connections, one to each leader, and the waiting. Several requests
+are under way on each. `add` blocks while the batches that aren't acknowledged take up all memory that they may.
+
+A producer that has raised is of no use any more: what it was given may have been written, or not. Another one is another producer to the
+brokers, and what it writes again is there twice.
+
+Source: KIP-98, KIP-360, Kafka's `Sender`.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from lowtide.admin.settings import Address
+from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
+from lowtide.pipeline.leaders import Leaders, metadata_request
+from lowtide.pipeline.outbox import Answer, Outbox
+from lowtide.pipeline.partition_batches import Backoff, ProduceError, ProducerBatch
+from lowtide.pipeline.producer_settings import ProducerSettings
+from lowtide.pipeline.smaller_batches import split_batch
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from lowtide.protocol.types import BrokerId, ProducerId, TopicPartition
+from lowtide.runtime.clock import Clock, SystemClock
+
+ACKS_ALL: Final = -1
+TOPICS_BY_NAME: Final = 12
+"""The last version of Produce in which topics have names: an id would have to be learned anew when a topic is made anew."""
+
+SLACK_MS: Final = 2000
+"""How much longer than the broker itself we wait, so that its own REQUEST_TIMED_OUT arrives."""
+
+_LONGEST_WAIT_MS: Final = 1000
+
+
+class _Sent(NamedTuple):
+    """A request on its way."""
+
+    batches: list[ProducerBatch]
+    deadline_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Link:
+    """The connection to one leader, and what was sent over it."""
+
+    connection: BrokerConnection
+    sent: deque[_Sent]
+
+
+class Producer:
+    """See the module. Not to be shared between threads."""
+
+    def __init__(self, settings: ProducerSettings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.leaders = Leaders()
+        self._clock = clock or SystemClock()
+        self._outbox = Outbox(limits=settings.limits, split=split_batch)
+        self._links: dict[BrokerId, _Link] = {}
+        self._any: BrokerConnection | None = None
+        """For questions that every broker answers."""
+
+        self._topics: set[str] = set()
+        self._is_stale = False
+        self._metadata_not_before_ms = 0
+        self._metadata_backoff = Backoff(first_ms=settings.limits.retry_backoff_ms, max_ms=settings.limits.retry_backoff_max_ms)
+        self._unreachable_until_ms: dict[BrokerId, int] = {}
+        self._last_use_ms = self._clock.monotonic_ms()
+
+    @property
+    def acknowledged_records(self) -> int:
+        """Records that all in-sync replicas have."""
+        return self._outbox.acknowledged_records
+
+    @property
+    def retries(self) -> int:
+        """Batches that had to be sent again."""
+        return self._outbox.retries
+
+    def learn_topic(self, topic: str) -> list[int]:
+        """The partitions of a topic that have a leader, asked for where they aren't known yet.
+
+        Errors: ProduceError when the topic isn't there within `max.block.ms`.
+        """
+        self._renew_after_a_pause()
+        if topic not in self.leaders.partition_counts:
+            self._topics.add(topic)
+            deadline_ms = self._clock.monotonic_ms() + self.settings.max_block_ms
+            self._metadata_not_before_ms = 0
+            while not self.leaders.partition_counts.get(topic):
+                self._ask_for_metadata(deadline_ms)
+                if not self.leaders.partition_counts.get(topic):
+                    self._check_topic(topic, deadline_ms)
+        return self.leaders.available(topic)
+
+    def add(self, place: TopicPartition, batch: bytearray, record_count: int) -> None:
+        """Take on a finished batch, of which the producer's fields are filled in here. Blocks while there is no room.
+
+        Errors: ProduceError.
+        """
+        self._renew_after_a_pause()
+        while not self._outbox.has_room(len(batch)):
+            self._turn(wait=True)
+        if self._outbox.producer_id < 0:
+            self._outbox.producer_id, self._outbox.producer_epoch = self._ask_for_producer_id(place)
+        self._outbox.add(place, batch, record_count, self._clock.monotonic_ms())
+        self._turn(wait=False)
+
+    def flush(self) -> None:
+        """Return when everything that was added is acknowledged. Errors: ProduceError."""
+        while not self._outbox.is_empty:
+            self._turn(wait=True)
+        self._last_use_ms = self._clock.monotonic_ms()
+
+    def close(self) -> None:
+        """Close the connections; what isn't acknowledged is given up."""
+        for link in self._links.values():
+            link.connection.close()
+        self._links.clear()
+        if self._any is not None:
+            self._any.close()
+            self._any = None
+
+    # ------------------------------------------------------------------ one turn
+    def _turn(self, *, wait: bool) -> None:
+        """Send what may be sent and take the answers that are here; with `wait`, until there is one or something else is due."""
+        now_ms = self._clock.monotonic_ms()
+        self._outbox.check_deadlines(now_ms)
+        if self._outbox.wants_producer_id:
+            self._outbox.renew_producer_id(self._ask_for_producer_id(next(iter(self._outbox.places)))[0])
+        if self._is_stale or any(place not in self.leaders.of for place in self._outbox.places):
+            self._refresh_leaders(now_ms)
+        for broker in sorted({self.leaders.of[place] for place in self._outbox.places if place in self.leaders.of}):
+            self._send_to(broker)
+        wait_ms = 0
+        if wait:
+            wait_ms = min(self._outbox.wait_ms(now_ms), _LONGEST_WAIT_MS)
+            if not any(link.sent for link in self._links.values()):
+                # Nobody could be sent to: leaders are asked for, or connected to, again soon.
+                wait_ms = max(1, min(wait_ms, self.settings.limits.retry_backoff_ms))
+        self._receive(wait_ms)
+
+    def _send_to(self, broker: BrokerId) -> None:
+        while True:
+            link = self._links.get(broker)
+            now_ms = self._clock.monotonic_ms()
+            if link is not None and len(link.sent) >= self.settings.limits.requests_in_flight:
+                return
+            if link is None:
+                if now_ms < self._unreachable_until_ms.get(broker, 0):
+                    return
+                try:
+                    link = self._links[broker] = self._connect(broker)
+                except ConnectionFailed:
+                    self._unreachable_until_ms[broker] = self._clock.monotonic_ms() + self.settings.limits.retry_backoff_max_ms // 4
+                    self._is_stale = True
+                    return
+            batches = self._outbox.takes(broker, self.leaders.of, now_ms)
+            if not batches:
+                return
+            timeout_ms = self.settings.client.request_timeout_ms
+            deadline_ms = now_ms + timeout_ms + SLACK_MS
+            link.sent.append(_Sent(batches, deadline_ms))
+            try:
+                link.connection.send(ApiKey.PRODUCE, _request(batches, timeout_ms), deadline_ms, newest=TOPICS_BY_NAME)
+            except ConnectionFailed as error:
+                self._lose(broker, str(error))
+                return
+
+    def _connect(self, broker: BrokerId) -> _Link:
+        """Errors: ConnectionFailed."""
+        address = self.leaders.addresses.get(broker)
+        if address is None:
+            raise ConnectionFailed(f"broker {broker} isn't known", was_sent=False)
+        deadline_ms = self._clock.monotonic_ms() + self.settings.client.request_timeout_ms
+        return _Link(connection=BrokerConnection.open(address, self.settings.client, deadline_ms, self._clock), sent=deque())
+
+    def _receive(self, wait_ms: int) -> None:
+        """Take the answers that are here, waiting for the first one; end the connections that should have answered."""
+        waiting = {broker: link for broker, link in self._links.items() if link.sent}
+        now_ms = self._clock.monotonic_ms()
+        poll = select.poll()
+        brokers: dict[int, BrokerId] = {}
+        for broker, link in waiting.items():
+            brokers[link.connection.fileno()] = broker
+            poll.register(link.connection.fileno(), select.POLLIN)
+            wait_ms = 0 if link.connection.has_decrypted else min(wait_ms, max(0, link.sent[0].deadline_ms - now_ms))
+        here = {brokers[fileno] for fileno, _ in poll.poll(wait_ms)}
+        for broker, link in waiting.items():
+            now_ms = self._clock.monotonic_ms()
+            if broker in here or link.connection.has_decrypted:
+                self._take_answer(broker, link)
+            elif now_ms >= link.sent[0].deadline_ms:
+                self._lose(broker, f"broker {link.connection.address}: it didn't answer in time")
+
+    def _take_answer(self, broker: BrokerId, link: _Link) -> None:
+        try:
+            answer: ProduceResponse = link.connection.receive(link.sent[0].deadline_ms)
+        except ConnectionFailed as error:
+            self._lose(broker, str(error))
+            return
+        sent = link.sent.popleft()
+        now_ms = self._clock.monotonic_ms()
+        rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
+        for batch in sent.batches:
+            row = rows.get(batch.place)
+            if row is None:
+                self._outbox.on_lost([batch], f"broker {link.connection.address}: its answer lacks the partition", now_ms)
+                continue
+            code = _known(row.error_code)
+            told = Answer(code=code, log_start_offset=row.log_start_offset, message=row.error_message)
+            if not self._outbox.on_answer(batch, told, now_ms):
+                self._is_stale = True
+
+    def _lose(self, broker: BrokerId, why: str) -> None:
+        """The connection is gone: what it carried may have arrived, or not."""
+        link = self._links.pop(broker)
+        link.connection.close()
+        now_ms = self._clock.monotonic_ms()
+        for sent in link.sent:
+            self._outbox.on_lost(sent.batches, why, now_ms)
+        self._is_stale = True
+
+    # ------------------------------------------------------------------ questions
+    def _refresh_leaders(self, now_ms: int) -> None:
+        if now_ms < self._metadata_not_before_ms:
+            return
+        deadline_ms = now_ms + self.settings.client.request_timeout_ms
+        self._is_stale = False
+        self._ask_for_metadata(deadline_ms)
+
+    def _ask_for_metadata(self, deadline_ms: int) -> None:
+        """Ask one broker, and wait before if the last time is not long ago."""
+        self._pause(min(self._metadata_not_before_ms, deadline_ms))
+        try:
+            connection = self._connection(deadline_ms)
+            self.leaders.learn(connection.request(ApiKey.METADATA, metadata_request(self._topics, may_create=True), deadline_ms))
+        except ConnectionFailed:
+            self._is_stale = True
+        self._metadata_not_before_ms = self._clock.monotonic_ms() + self._metadata_backoff.next_ms()
+        if not self._is_stale and not self.leaders.problems:
+            self._metadata_backoff.reset()
+
+    def _check_topic(self, topic: str, deadline_ms: int) -> None:
+        """Errors: ProduceError when a topic that isn't known can't become so."""
+        code = self.leaders.problems.get(topic, ErrorCode.NETWORK_EXCEPTION)
+        place = TopicPartition(topic, 0)
+        if code is not ErrorCode.NETWORK_EXCEPTION and not code.retriable:
+            raise ProduceError(f"topic {topic} can't be written: {code.name}", place=place, code=code)
+        if self._clock.monotonic_ms() >= deadline_ms:
+            if code is ErrorCode.NETWORK_EXCEPTION:
+                servers = ", ".join(str(address) for address in self.settings.client.bootstrap_servers)
+                raise ProduceError(
+                    f"no broker answers at {servers} (kafka.max.block.ms={self.settings.max_block_ms})", place=place, code=code
+                )
+            raise ProduceError(
+                f"topic {topic} isn't there after kafka.max.block.ms={self.settings.max_block_ms}: {code.name}", place=place, code=code
+            )
+
+    def _ask_for_producer_id(self, place: TopicPartition) -> tuple[ProducerId, int]:
+        """Errors: ProduceError when no broker gives one in time."""
+        deadline_ms = self._clock.monotonic_ms() + self.settings.limits.delivery_timeout_ms
+        backoff = Backoff(first_ms=self.settings.limits.retry_backoff_ms, max_ms=self.settings.limits.retry_backoff_max_ms)
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self.settings.client.request_timeout_ms)
+        code, why = ErrorCode.NETWORK_EXCEPTION, "no broker answers"
+        while self._clock.monotonic_ms() < deadline_ms:
+            try:
+                answer = self._connection(deadline_ms).request(ApiKey.INIT_PRODUCER_ID, request, deadline_ms)
+            except ConnectionFailed as error:
+                why = str(error)
+            else:
+                code = _known(answer.error_code)
+                if code is ErrorCode.NONE:
+                    return answer.producer_id, answer.producer_epoch
+                why = code.name
+                if not code.retriable:
+                    break
+            self._pause(self._clock.monotonic_ms() + backoff.next_ms())
+        raise ProduceError(f"no producer id for {place}: {why}", place=place, code=code)
+
+    def _connection(self, deadline_ms: int) -> BrokerConnection:
+        """A connection to any broker: those of the cluster, and those that the settings name. Errors: ConnectionFailed."""
+        if self._any is not None and not self._any.closed:
+            return self._any
+        known = list(self.leaders.addresses.values())
+        problem: ConnectionFailed | None = None
+        for address in dict.fromkeys([*known, *self.settings.client.bootstrap_servers]):
+            try:
+                self._any = BrokerConnection.open(Address(*address), self.settings.client, deadline_ms, self._clock)
+            except ConnectionFailed as error:
+                problem = error
+            else:
+                return self._any
+        assert problem is not None, "the settings name a broker"
+        raise problem
+
+    def _renew_after_a_pause(self) -> None:
+        """Connections that were idle for long are opened anew: brokers close theirs, and a refusal costs a retry."""
+        now_ms = self._clock.monotonic_ms()
+        idle_max_ms = self.settings.client.connections_max_idle_ms
+        if self._outbox.is_empty and 0 <= idle_max_ms < now_ms - self._last_use_ms:
+            self.close()
+        self._last_use_ms = now_ms
+
+    def _pause(self, until_ms: int) -> None:
+        """Wait, without answers."""
+        wait_ms = until_ms - self._clock.monotonic_ms()
+        if wait_ms > 0:
+            select.poll().poll(wait_ms)
+
+
+def _request(batches: list[ProducerBatch], timeout_ms: int) -> ProduceRequest:
+    topics: dict[str, TopicProduceData] = {}
+    for batch in batches:
+        topic = topics.get(batch.place.topic)
+        if topic is None:
+            topic = topics[batch.place.topic] = TopicProduceData(name=batch.place.topic, partition_data=[])
+        topic.partition_data.append(PartitionProduceData(index=batch.place.partition, records=batch.records))
+    return ProduceRequest(transactional_id=None, acks=ACKS_ALL, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+
+
+def _known(code: int) -> ErrorCode:
+    """The code, or that of a server error where this version doesn't know it."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

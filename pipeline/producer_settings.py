@@ -1,0 +1,115 @@
+"""What a producer may be told, by the keys of Kafka's producer.
+
+Lowtide's producer is always idempotent and always waits for all in-sync replicas: the keys that would make it less are refused, not passed
+over, for whoever sets them expects something. Keys of the connection are read by `lowtide.admin.settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from lowtide.admin.settings import ClientSettings, SettingsError
+from lowtide.pipeline.outbox import Limits
+from lowtide.protocol.compression import Compression
+
+BATCH_BYTES: Final = 512 * 1024
+"""A batch, unless `batch.size` says otherwise. Half of what topics take by default, so that no batch has to be split."""
+
+SMALLEST_BATCH_BYTES: Final = 1024
+INT32_MAX: Final = 2**31 - 1
+
+_COMPRESSIONS: Final = {codec.name.lower(): codec for codec in Compression}
+_ACKS: Final = {"all", "-1"}
+_UNUSED: Final = {
+    # What they say has no meaning for a producer that is given whole columns, or is so already.
+    "linger.ms",
+    "retries",
+    "max.request.size",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.zstd.level",
+    "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms",
+}
+_OWNED: Final = {
+    "key.serializer": "the column key is written as it is: cast it to string or binary",
+    "value.serializer": "the column value is written as it is: cast it to string or binary",
+    "transactional.id": "a task of Spark can't be part of a transaction that outlives it",
+    "partitioner.class": "the column partition says where a row goes",
+    "interceptor.classes": "Java's interceptors can't be called from here",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """All that a producer needs; can be compared, hashed by its pickle, and sent to another machine."""
+
+    client: ClientSettings
+    limits: Limits
+    batch_bytes: int = BATCH_BYTES
+    compression: Compression = Compression.NONE
+    max_block_ms: int = 60_000
+    """How long a topic that isn't there is waited for."""
+
+    unused_keys: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str], source: str = "the options") -> Self:
+        """What `properties` say, without `kafka.` in front of the keys. Errors: SettingsError."""
+        given = dict(properties)
+        for key, why in _OWNED.items():
+            if key in given:
+                raise SettingsError(f"{source}: kafka.{key} can't be set: {why}.")
+        _check_fixed(given, source)
+        delivery_ms = _integer(given, "delivery.timeout.ms", 120_000, source, low=1)
+        request_ms = _integer(given, "request.timeout.ms", min(30_000, delivery_ms), source, low=1)
+        if request_ms > delivery_ms:
+            raise SettingsError(
+                f"{source}: kafka.delivery.timeout.ms is {delivery_ms}: it must be at least kafka.request.timeout.ms, {request_ms}."
+            )
+        compression = given.pop("compression.type", "none").strip().lower()
+        if compression not in _COMPRESSIONS:
+            raise SettingsError(f"{source}: kafka.compression.type is {compression!r}: allowed are {', '.join(_COMPRESSIONS)}.")
+        limits = Limits(
+            memory_bytes=_integer(given, "buffer.memory", 32 << 20, source, low=SMALLEST_BATCH_BYTES),
+            requests_in_flight=_integer(given, "max.in.flight.requests.per.connection", 5, source, low=1, high=5),
+            delivery_timeout_ms=delivery_ms,
+            retry_backoff_ms=_integer(given, "retry.backoff.ms", 100, source),
+            retry_backoff_max_ms=_integer(given, "retry.backoff.max.ms", 1000, source),
+        )
+        batch_bytes = _integer(given, "batch.size", BATCH_BYTES, source, low=0)
+        max_block_ms = _integer(given, "max.block.ms", 60_000, source)
+        client = ClientSettings.of(
+            {"client.id": "lowtide-spark"} | {key: given[key] for key in given.keys() - _UNUSED} | {"request.timeout.ms": request_ms},
+            source,
+        )
+        return cls(
+            client=client,
+            limits=limits,
+            batch_bytes=max(SMALLEST_BATCH_BYTES, batch_bytes),
+            compression=_COMPRESSIONS[compression],
+            max_block_ms=max_block_ms,
+            unused_keys=(*client.unused_keys, *sorted(given.keys() & _UNUSED)),
+        )
+
+
+def _check_fixed(given: dict[str, str], source: str) -> None:
+    """Errors: SettingsError for a producer that could lose or double what it retries."""
+    acks = given.pop("acks", "all").strip().lower()
+    if acks not in _ACKS:
+        raise SettingsError(f"{source}: kafka.acks is {acks!r}: this sink always waits for all in-sync replicas, leave it out or say all.")
+    idempotence = given.pop("enable.idempotence", "true").strip().lower()
+    if idempotence != "true":
+        raise SettingsError(
+            f"{source}: kafka.enable.idempotence is {idempotence!r}: this sink is always idempotent, leave it out or say true."
+        )
+
+
+def _integer(given: dict[str, str], key: str, default: int, source: str, low: int = 0, high: int = INT32_MAX) -> int:
+    """The value of a key, which is taken out. Errors: SettingsError."""
+    text = given.pop(key, str(default)).strip()
+    if not text.isascii() or not text.isdecimal() or not low <= int(text) <= high:
+        raise SettingsError(f"{source}: kafka.{key} is {text!r}: allowed are whole numbers from {low} to {high}.")
+    return int(text)
