@@ -1,33 +1,29 @@
-"""The `lowtide` command: finds the subcommand and imports only that.
+"""The `lowtide` command: `serve` and what else parses its own words is started from here, everything else is Typer's.
 
-Exit codes: 0 done, 1 failed while running, 2 called or configured wrongly.
+`serve` is to answer a fraction of a second after it was called, so it imports neither Typer nor rich; `app` is imported for the others.
+Exit codes are those of `outcome.ExitCode`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Final
 
-_USAGE = """\
-usage: lowtide <command> [options]
+from lowtide.runtime.process import environment
 
-commands:
-  serve              run a broker
-  dev                run a cluster of several brokers in one process, for laptops and tests
-  keys               print every configuration key, as a page in Markdown
-  topics explain     what keeps the oldest segment of a topic's partitions, and when it will go
-  repair-log-start   keep what is readable of a damaged journal of log start offsets
-  version            print the version
-  help               print this; `lowtide <command> --help` says more
-"""
+COMPLETE: Final = "_LOWTIDE_COMPLETE"
+"""The variable by which a shell asks how a word may go on: the words are in others, and none are given."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if COMPLETE in environment():
+        return _parsed([])
     if not words or words[0] in ("help", "--help", "-h"):
-        print(_USAGE, end="")
-        return 0 if words else 2
+        code = _parsed(["--help"])
+        return code if words else 2
     name, rest = words[0], words[1:]
     if name in ("version", "--version"):
         from lowtide import __version__  # noqa: PLC0415
@@ -35,14 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     command = _command(name)
-    if command is None:
-        print(f"lowtide: there is no command {name!r}; `lowtide help` lists them.", file=sys.stderr)
-        return 2
-    return command(rest)
+    return _parsed(words) if command is None else command(rest)
+
+
+def _parsed(words: Sequence[str]) -> int:
+    from lowtide.cli.app import run  # noqa: PLC0415 - Typer is for those that need it
+
+    return run(words)
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int] | None:
-    """The subcommand, imported now: `serve` must not pay for the others."""
+    """The subcommand that parses its words itself, imported now: `serve` must not pay for the others."""
     if name == "serve":
         from lowtide.cli.serve import serve  # noqa: PLC0415
 

@@ -1,0 +1,102 @@
+"""The commands that Typer parses, each imported when it is called; those that parse their own words stand here for help and completion."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from lowtide.cli.outcome import ExitCode
+
+BROKERS: Final = "Brokers"
+CLUSTER: Final = "A cluster"
+FILES: Final = "Files"
+OTHERS: Final = "Others"
+
+
+class Entry(NamedTuple):
+    """A command of `lowtide`. Without a module it parses its words itself."""
+
+    help: str
+    panel: str
+    module: str = ""
+
+
+ENTRIES: Final = {
+    "serve": Entry("run a broker", BROKERS),
+    "dev": Entry("run a cluster of several brokers in one process, for laptops and tests", BROKERS),
+    "keys": Entry("print every configuration key of a broker, as a page in Markdown", BROKERS),
+    "topics": Entry("topics explain: what keeps the oldest segment of a topic's partitions, and when it will go", CLUSTER),
+    "dump-log": Entry("say what is in the files of a log, also damaged ones; reads only", FILES, "dump_log"),
+    "repair-log-start": Entry("keep what is readable of a damaged journal of log start offsets", FILES),
+    "version": Entry("print the version", OTHERS),
+    "help": Entry("print this", OTHERS),
+}
+"""In the order of the help."""
+
+_ERROR_CLASSES: Final = typer.BadParameter.__mro__
+CallError: Final[Any] = next(each for each in _ERROR_CLASSES if each.__name__ == "ClickException")
+"""What all errors of parsing are; Typer has it, but no public name for it."""
+
+
+class _Commands(TyperGroup):
+    """Imports a command when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(ENTRIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        entry = ENTRIES.get(cmd_name)
+        if entry is None:
+            return None
+        app = import_module(f"lowtide.cli.{entry.module}").app if entry.module else _passed_on(cmd_name)
+        command: Any = get_command(app)
+        command.name, command.help, command.short_help = cmd_name, command.help or entry.help, entry.help
+        command.rich_help_panel = entry.panel
+        return command
+
+
+def _passed_on(name: str) -> typer.Typer:
+    """A command that parses its words itself."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+    def pass_on(context: typer.Context) -> int:
+        from lowtide.cli.main import main  # noqa: PLC0415 - which imports this
+
+        return main([name, *context.args])
+
+    return app
+
+
+def run(words: Sequence[str]) -> int:
+    """Parses the words and runs what they say; returns the exit code."""
+    app = typer.Typer(
+        cls=_Commands,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        help="Runs brokers of Lowtide, and administers clusters that speak Kafka's protocol.",
+    )
+    app.callback()(lambda: None)
+    command: Any = get_command(app)
+    return ended(lambda: command.main(args=list(words), prog_name="lowtide", standalone_mode=False))
+
+
+def ended(command: Callable[[], Any]) -> int:
+    """Runs a command that is parsed; its exit code, and for errors of parsing a sentence on standard error."""
+    try:
+        code = command()
+    except CallError as error:
+        context = getattr(error, "ctx", None)
+        name = context.command_path if context is not None else "lowtide"
+        sentence = error.format_message().rstrip(".")
+        print(f"{name}: {sentence}. `{name} --help` says more.", file=sys.stderr)
+        return ExitCode.MISUSED
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+    return int(code or 0)

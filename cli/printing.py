@@ -1,0 +1,152 @@
+"""What commands print: tables and JSON on standard output, progress and remarks on standard error.
+
+Names, keys and values come from others, and a terminal acts upon some characters: what isn't printable is written as an escape. A table is
+as wide as it needs to be where no terminal shows it, so that programs that cut columns find them; on a terminal it is fitted in.
+
+JSON is for programs: one document, or one line a thing where there may be many. Keys stay, new ones may come; times are milliseconds since
+1970, offsets that nobody knows are null.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_GAP: Final = "  "
+_UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
+_KILO: Final = 1000
+_OLDEST_MS: Final = -62_135_596_800_000
+_NEWEST_MS: Final = 253_402_300_799_999
+"""The years 1 to 9999, which is what can be written as a date."""
+
+
+class Output(StrEnum):
+    """For people or for programs."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def print_json(value: Any) -> None:
+    """One document, indented."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_json_line(value: Any) -> None:
+    """One line of many."""
+    print(msgspec.json.encode(value).decode())
+
+
+def remark(text: str) -> None:
+    """Something for people that isn't what the command is asked for."""
+    print(text, file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """The text without characters that a terminal acts upon: they are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def size(count: int) -> str:
+    """A number of bytes, in words."""
+    value, unit = float(count), 0
+    while value >= _KILO and unit + 1 < len(_UNITS):
+        value, unit = value / _KILO, unit + 1
+    return f"{count} bytes" if unit == 0 else f"{value:.2f} {_UNITS[unit]}"
+
+
+def moment(time_ms: int) -> str:
+    """A time as UTC in ISO 8601, or as the number where it is no date."""
+    if not _OLDEST_MS <= time_ms <= _NEWEST_MS:
+        return str(time_ms)
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def plural(count: int, word: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a table. Columns of numbers stand right. A row's None is a dash."""
+    texts = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    numeric = [all(_is_number(row[place]) for row in texts) and bool(texts) for place in range(len(columns))]
+    widths = [max([len(title), *(len(row[place]) for row in texts)]) for place, title in enumerate(columns)]
+    lines = []
+    for row in [list(columns), *texts]:
+        cells = (text.rjust(width) if right else text.ljust(width) for text, width, right in zip(row, widths, numeric, strict=True))
+        lines.append(_GAP.join(cells).rstrip())
+    return lines
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table; on a terminal by rich, which fits it in."""
+    if not sys.stdout.isatty():
+        print("\n".join(table(columns, rows)))
+        return
+    from rich.console import Console  # noqa: PLC0415 - for terminals only
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    texts = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for place, title in enumerate(columns):
+        numeric = bool(texts) and all(_is_number(row[place]) for row in texts)
+        drawn.add_column(Text(title), justify="right" if numeric else "left", overflow="fold")
+    for row in texts:
+        drawn.add_row(*map(Text, row))
+    Console().print(drawn)
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.replace(",", "").removeprefix("-").isdigit()
+
+
+class Progress(Protocol):
+    """How far long work has come."""
+
+    def advance(self, count: int) -> None:
+        """So many more are done."""
+
+
+class _Silent:
+    def advance(self, count: int) -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, console: Console, total: int, title: str) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+        from rich.progress import Progress as RichProgress  # noqa: PLC0415
+
+        self.drawn = RichProgress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+        )
+        self._task = self.drawn.add_task(title, total=total)
+
+    def advance(self, count: int) -> None:
+        self.drawn.advance(self._task, count)
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Progress]:
+    """A bar on standard error, if that is a terminal; otherwise nothing."""
+    if not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console  # noqa: PLC0415 - for terminals only
+
+    bar = _Bar(Console(stderr=True), total, title)
+    with bar.drawn:
+        yield bar

@@ -1,0 +1,317 @@
+"""`lowtide dump-log`: what it says of each kind of file, and where of a damaged one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lowtide.cli.dump_log import Wanted, dump_file
+from lowtide.cli.main import main
+from lowtide.cli.record_format import Form
+from lowtide.protocol.compression import Compression
+from lowtide.protocol.group_records import OffsetCommitValue, encode_offset_commit
+from lowtide.protocol.records import ControlRecordType, build_batch, build_end_transaction_marker
+from lowtide.protocol.transaction_records import TransactionLogValue, encode_transaction
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.storage.checkpoint import MetaProperties, encode_epochs, encode_meta_properties, encode_offsets, encode_partition_metadata
+from lowtide.storage.index import OffsetIndex, TimeIndex
+from lowtide.storage.log_start_format import encode_journal
+from lowtide.storage.open_transactions import CompletedTransaction
+from lowtide.storage.producer_state import ProducerStateManager
+from lowtide.storage.transaction_index import encode_aborted
+
+TIME_MS = 1_600_000_000_000
+SEGMENT = "00000000000000000100.log"
+
+
+def batch(base_offset: int, count: int = 3, **options) -> bytes:
+    rows = [(TIME_MS + each, b"k%d" % each, b"v%d" % (base_offset + each), ()) for each in range(count)]
+    return build_batch(rows, base_offset=base_offset, leader_epoch=2, **options)
+
+
+SIZE = len(batch(100))
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    folder = tmp_path / "flights-0"
+    folder.mkdir()
+    return folder
+
+
+def dump(capsys, *arguments: object, code: int = 0) -> str:
+    assert main(["dump-log", *map(str, arguments)]) == code
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def rows(capsys, *arguments: object, code: int = 0) -> list[dict]:
+    return [json.loads(line) for line in dump(capsys, "--output", "json", *arguments, code=code).splitlines()]
+
+
+def test_batches_and_records_are_told(partition, capsys):
+    """For people in lines, times as dates; records only where they are asked for."""
+    (partition / SEGMENT).write_bytes(batch(100) + batch(103, 1, producer_id=7, producer_epoch=1, base_sequence=4, is_transactional=True))
+    text = dump(capsys, partition / SEGMENT)
+    assert text.splitlines() == [
+        str(partition / SEGMENT),
+        f"  byte 0, offsets 100 to 102, 3 records, {SIZE} bytes, leader epoch 2, up to 2020-09-13T12:26:40.002Z",
+        f"  byte {SIZE}, offsets 103 to 103, 1 record, {len(batch(100, 1))} bytes, leader epoch 2, up to 2020-09-13T12:26:40.000Z, "
+        "producer 7 epoch 1 from sequence 4, transactional",
+    ]
+    assert "    101  2020-09-13T12:26:40.001Z  key 'k1'  value 'v101'\n" in dump(capsys, "--records", partition / SEGMENT)
+
+
+def test_programs_get_a_line_for_each_thing(partition, capsys):
+    """Keys that stay: scripts rely on them."""
+    (partition / SEGMENT).write_bytes(batch(100, 1, compression=Compression.LZ4))
+    (told, record) = rows(capsys, "--records", partition)
+    assert told == {
+        "file": str(partition / SEGMENT),
+        "kind": "batch",
+        "position": 0,
+        "bytes": len((partition / SEGMENT).read_bytes()),
+        "base_offset": 100,
+        "last_offset": 100,
+        "record_count": 1,
+        "leader_epoch": 2,
+        "timestamp_type": "create_time",
+        "base_timestamp": TIME_MS,
+        "max_timestamp": TIME_MS,
+        "compression": "lz4",
+        "producer_id": None,
+        "producer_epoch": None,
+        "base_sequence": None,
+        "is_transactional": False,
+        "is_control": False,
+        "marker": None,
+        "crc": told["crc"],
+        "fault": None,
+    }
+    assert (record["kind"], record["offset"], record["key"], record["value"], record["headers"]) == ("record", 100, "k0", "v100", [])
+
+
+def test_markers_say_how_a_transaction_ended(partition, capsys):
+    marker = build_end_transaction_marker(
+        ControlRecordType.ABORT, timestamp_ms=TIME_MS, producer_id=7, producer_epoch=1, coordinator_epoch=0, base_offset=100
+    )
+    (partition / SEGMENT).write_bytes(marker)
+    assert rows(capsys, partition)[0]["marker"] == "abort"
+    assert "abort marker" in dump(capsys, partition)
+
+
+def test_a_range_of_offsets_is_picked(partition, capsys):
+    """Whole batches that touch it, and of their records those within."""
+    (partition / SEGMENT).write_bytes(batch(100) + batch(103) + batch(106))
+    told = rows(capsys, "--records", "--from", 104, "--to", 106, partition)
+    assert [(each["kind"], each.get("base_offset", each.get("offset"))) for each in told] == [
+        ("batch", 103),
+        ("record", 104),
+        ("record", 105),
+    ]
+
+
+def test_a_flipped_bit_is_told_and_what_follows_is_read(partition, capsys):
+    """The length can be believed: another batch begins behind it."""
+    content = bytearray(batch(100) + batch(103))
+    content[80] ^= 1
+    (partition / SEGMENT).write_bytes(content)
+    told = rows(capsys, partition, code=1)
+    assert [(each["position"], each["fault"]) for each in told] == [(0, "byte 0: the CRC is wrong"), (SIZE, None)]
+    assert "FAULT: byte 0: the CRC is wrong" in dump(capsys, partition, code=1)
+
+
+@pytest.mark.parametrize("place", [8, 11, 16])
+def test_behind_a_damaged_header_the_next_sound_batch_is_found(partition, capsys, place):
+    """Length or magic: where the batch ends isn't known any more."""
+    content = bytearray(batch(100) + batch(103) + batch(106))
+    content[SIZE + place] ^= 0x41
+    (partition / SEGMENT).write_bytes(content)
+    told = rows(capsys, partition, code=1)
+    assert [(each["kind"], each["position"]) for each in told] == [("batch", 0), ("damage", SIZE), ("batch", 2 * SIZE)]
+    assert told[1]["bytes"] == SIZE
+    assert told[1]["fault"].startswith(f"bytes {SIZE} to {2 * SIZE - 1}: ")
+
+
+def test_a_cut_file_says_how_much_is_there(partition, capsys):
+    """At every length: never an exception."""
+    content = batch(100) + batch(103)
+    wanted = Wanted(records=True, form=Form.TEXT, first=0, end=None)
+    for length in range(1, len(content)):
+        (partition / SEGMENT).write_bytes(content[:length])
+        last = list(dump_file(OsFileSystem(), str(partition / SEGMENT), wanted))[-1]
+        if content[length // SIZE * SIZE : length].strip(b"\0"):  # The first bytes of an offset are zeros.
+            assert last.kind == "damage"
+    assert (
+        rows(capsys, partition, code=1)[-1]["fault"]
+        == f"bytes {SIZE} to {2 * SIZE - 2}: a batch is cut: of {SIZE} bytes {SIZE - 1} are there"
+    )
+
+
+def test_zeros_behind_the_last_batch_are_no_damage(partition, capsys):
+    """Files are made larger beforehand."""
+    (partition / SEGMENT).write_bytes(batch(100) + bytes(3_000_000))
+    assert [(each["kind"], each["bytes"]) for each in rows(capsys, partition)] == [("batch", SIZE), ("unwritten", 3_000_000)]
+
+
+def test_noise_is_one_damage(partition, capsys):
+    """It may look like the beginning of a batch at many places."""
+    (partition / SEGMENT).write_bytes(batch(100) + bytes(range(256)) * 8 + bytes((2,)) * 1000 + batch(103))
+    assert [each["kind"] for each in rows(capsys, partition, code=1)] == ["batch", "damage", "batch"]
+
+
+def test_offsets_that_go_back_are_told(partition, capsys):
+    (partition / SEGMENT).write_bytes(batch(103) + batch(100))
+    assert rows(capsys, partition, code=1)[1]["fault"] == f"byte {SIZE}: it begins at offset 100, where 106 or a later one follows"
+
+
+def test_records_that_contradict_themselves_are_told(partition, capsys):
+    """Their CRC is right: whoever wrote them made them so."""
+    whole = bytearray(batch(100, 1))
+    whole[61] = 0x7E
+    import struct
+
+    from crc32c import crc32c
+
+    whole[17:21] = struct.pack(">I", crc32c(bytes(whole[21:])))
+    (partition / SEGMENT).write_bytes(whole)
+    assert "its records can't be read" in rows(capsys, "--records", partition, code=1)[0]["fault"]
+
+
+def test_records_of_coordinators_are_decoded(tmp_path, capsys):
+    """Committed offsets, groups, transactions; tombstones; and what is none of these is told as damage."""
+    folder = tmp_path / "__consumer_offsets-3"
+    folder.mkdir()
+    commit = encode_offset_commit("g", "t", 3, OffsetCommitValue(offset=7, metadata="", commit_timestamp=9))
+    gone = encode_offset_commit("g", "t", 4, None)
+    records = [(TIME_MS, key, value, ()) for key, value in (commit, gone, (b"\0\1\0", b"x"))]
+    (folder / SEGMENT).write_bytes(build_batch(records, base_offset=100))
+    text = dump(capsys, "--records", folder, code=1)
+    assert 'offset group g topic t partition 3: {"offset":7,' in text
+    assert "offset group g topic t partition 4: deleted" in text
+    assert "unreadable: " in text
+    told = rows(capsys, "--records", folder, code=1)
+    assert told[1]["decoded"]["value"]["offset"] == 7
+    assert told[3]["fault"].startswith("offset 102: ")
+
+
+def test_records_of_transactions_are_decoded(tmp_path, capsys):
+    folder = tmp_path / "__transaction_state-0"
+    folder.mkdir()
+    value = TransactionLogValue(
+        producer_id=5,
+        producer_epoch=1,
+        transaction_timeout_ms=60_000,
+        transaction_status=4,
+        transaction_partitions=None,
+        transaction_last_update_timestamp_ms=TIME_MS,
+        transaction_start_timestamp_ms=TIME_MS,
+    )
+    key, content = encode_transaction("mover", value)
+    (folder / SEGMENT).write_bytes(build_batch([(TIME_MS, key, content, ())], base_offset=100))
+    said = rows(capsys, "--records", folder)[1]["decoded"]
+    assert (said["type"], said["transactional_id"], said["value"]["transaction_status"]) == ("transaction", "mover", "CompleteCommit")
+
+
+def test_terminals_are_not_acted_upon(partition, capsys):
+    """A value may hold what clears a screen."""
+    (partition / SEGMENT).write_bytes(build_batch([(TIME_MS, None, b"\x1b[2J\xff", ((b"h\x07", None),))], base_offset=100))
+    assert "key null  value '\\x1b[2J\\xff'  header h\\x07=null" in dump(capsys, "-r", partition)
+    assert "value 1b5b324aff" in dump(capsys, "-r", "--format", "hex", partition)
+
+
+def test_json_in_values_stays_json(partition, capsys):
+    (partition / SEGMENT).write_bytes(build_batch([(TIME_MS, b"k", b'{"a": [1]}', ())], base_offset=100))
+    record = rows(capsys, "-r", "--format", "json", partition)[1]
+    assert (record["key"], record["value"]) == ("k", {"a": [1]})
+
+
+def test_the_files_beside_a_segment_are_told(partition, capsys):
+    offsets, times = OffsetIndex(100), TimeIndex(100)
+    offsets.append(115, 4160)
+    times.maybe_append(TIME_MS, 115)
+    producers = ProducerStateManager()
+    producers.update(7, 0, 0, base_offset=40, record_count=2, max_timestamp=5, now_ms=5)
+    (partition / SEGMENT.replace(".log", ".index")).write_bytes(offsets.encode() + bytes(16))
+    (partition / SEGMENT.replace(".log", ".timeindex")).write_bytes(times.encode())
+    (partition / SEGMENT.replace(".log", ".txnindex")).write_bytes(encode_aborted([CompletedTransaction(7, 140, 142, True, 143)]))
+    (partition / SEGMENT.replace(".log", ".snapshot")).write_bytes(producers.encode_snapshot())
+    (partition / "leader-epoch-checkpoint").write_bytes(encode_epochs([(0, 0), (3, 120)]))
+    (partition / "partition.metadata").write_bytes(encode_partition_metadata(bytes(range(16))))
+    told = [(each["kind"], each) for each in rows(capsys, partition)]
+    assert [kind for kind, _ in told] == [
+        "offset-index", "unwritten", "producer", "time-index", "aborted-transaction", "leader-epoch", "leader-epoch", "partition-metadata",
+    ]  # fmt: skip
+    assert (told[0][1]["offset"], told[0][1]["position"]) == (115, 4160)
+    assert (told[2][1]["producer_id"], told[2][1]["last_sequence"], told[2][1]["last_offset"]) == (7, 1, 41)
+    assert (told[4][1]["first_offset"], told[4][1]["last_offset"]) == (140, 142)
+    assert (told[6][1]["leader_epoch"], told[6][1]["start_offset"]) == (3, 120)
+    assert told[7][1]["topic_id"] == "AAECAwQFBgcICQoLDA0ODw"
+
+
+def test_the_files_of_a_directory_are_told(tmp_path, capsys):
+    properties = MetaProperties(cluster_id="c", node_id=3, directory_id=bytes(range(16)))
+    (tmp_path / "meta.properties").write_bytes(encode_meta_properties(properties))
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offsets({TopicPartition("t", 1): 7}))
+    image, _ = encode_journal([(bytes(range(16)), 2, 300)], first_sequence=4, exported_crc=None)
+    (tmp_path / "lowtide-log-start.journal").write_bytes(image)
+    told = {each["kind"]: each for each in rows(capsys, tmp_path)}
+    assert told["log-start"]["offset"] == 300
+    assert told["offset"]["topic"] == "t"
+    assert told["meta-properties"]["node_id"] == 3
+    assert told["journal"]["torn"] is False
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        SEGMENT.replace(".log", ".index"),
+        SEGMENT.replace(".log", ".timeindex"),
+        SEGMENT.replace(".log", ".txnindex"),
+        SEGMENT.replace(".log", ".snapshot"),
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+        "lowtide-log-start.journal",
+        "replication-offset-checkpoint",
+    ],
+)
+def test_each_small_file_with_nonsense_in_it_is_damage(partition, capsys, name):
+    """Told with a reason, whatever is in it, and never an exception."""
+    for content in (b"nonsense!\xff", b"\x7f" * 37, b"0\n2\nx\n"):
+        (partition / name).write_bytes(content)
+        told = rows(capsys, partition, code=1)
+        assert any(each["fault"] for each in told)
+
+
+def test_index_entries_that_do_not_rise_are_told(partition, capsys):
+    index = OffsetIndex(100)
+    index.append(115, 4160)
+    (partition / SEGMENT.replace(".log", ".index")).write_bytes(index.encode() * 2)
+    assert [each["fault"] for each in rows(capsys, partition, code=1)] == [None, "entry 1 doesn't rise above the one before"]
+
+
+def refused(capsys, *arguments: object) -> str:
+    assert main(["dump-log", *map(str, arguments)]) == 2
+    return capsys.readouterr().err
+
+
+def test_what_is_no_file_of_a_log_is_refused(tmp_path, capsys):
+    (tmp_path / "letter.txt").write_text("dear")
+    assert refused(capsys, tmp_path / "gone") == f"lowtide dump-log: there is no {tmp_path / 'gone'}.\n"
+    assert (
+        refused(capsys, tmp_path / "letter.txt") == f"lowtide dump-log: {tmp_path / 'letter.txt'} is no file of a log that is known here.\n"
+    )
+    assert refused(capsys, tmp_path) == f"lowtide dump-log: in {tmp_path} is no file of a log.\n"
+
+
+def test_nothing_is_changed(partition, capsys):
+    """The files stay byte for byte, and none is added."""
+    (partition / SEGMENT).write_bytes(batch(100)[:-1])
+    (partition / SEGMENT.replace(".log", ".index")).write_bytes(b"nonsense!")
+    before = {path.name: path.read_bytes() for path in partition.iterdir()}
+    dump(capsys, partition, code=1)
+    assert {path.name: path.read_bytes() for path in partition.iterdir()} == before

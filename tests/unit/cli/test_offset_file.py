@@ -1,0 +1,131 @@
+"""The JSON file of deletes: what it may say, and that a slip in it is named by line, key and reason before anything is deleted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lowtide.cli.offset_file import FILE_BYTES_MAX, OffsetFileError, parse_offset_file, read_offset_file
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.filesystem import MemoryFileSystem
+
+ROW = '{"topic": "t", "partition": 0, "offset": 5}'
+
+
+def refusal(content: str | bytes) -> str:
+    with pytest.raises(OffsetFileError) as refused:
+        parse_offset_file(content.encode() if isinstance(content, str) else content, "f.json")
+    return str(refused.value)
+
+
+def test_the_file_of_kafkas_tool_is_read():
+    """With and without a version, keys in any order, an offset of -1 for the high watermark."""
+    rows = '{"topic": "foo", "partition": 1, "offset": 1},\n {"offset": -1, "partition": 0, "topic": "b.a_r-"}'
+    content = f'{{"partitions":\n  [{rows}],\n "version":1\n}}'
+    expected = {TopicPartition("foo", 1): 1, TopicPartition("b.a_r-", 0): -1}
+    assert parse_offset_file(content.encode(), "f.json") == expected
+    assert parse_offset_file(content.replace(',\n "version":1', "").encode(), "f.json") == expected
+
+
+def test_an_empty_list_deletes_nothing():
+    assert parse_offset_file(b'{"partitions": [], "version": 1}', "f.json") == {}
+
+
+def test_what_json_libraries_write_is_read():
+    """Escapes, indentation, the largest values."""
+    row = {"topic": "t", "partition": 2**31 - 1, "offset": 2**63 - 1}
+    content = json.dumps({"version": 1, "partitions": [row]}, indent=1).replace('"t"', '"\\u0074"')
+    assert parse_offset_file(content.encode(), "f.json") == {TopicPartition("t", 2**31 - 1): 2**63 - 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", 'f.json is empty: allowed is an object with the key "partitions".'),
+        (" \n ", "f.json is empty"),
+        (b"\xef\xbb\xbf{}", "f.json line 1: the file begins with a byte order mark"),
+        (b'{\n"\xff"}', "f.json line 2: byte 3 is 0xff, which is no UTF-8."),
+        ("not json", "f.json line 1: an object {…} is expected, and here is not."),
+        ("[]", "line 1: an object {…} is expected, and here is a list."),
+        ("{}", 'line 1: the key "partitions" is missing.'),
+        ('{"partitions": [' + ROW, 'line 1, partition 1 of the list: "," or "]" is expected, and here is nothing, the file ends.'),
+        ('{"partitions": [' + ROW + "]", '"," or "}" is expected, and here is nothing, the file ends.'),
+        ('{"partitions": [' + ROW + "]} x", "the object has ended, and x follows."),
+        ('{"partitions": [' + ROW + ",]}", 'partition 2 of the list: an object {…} is expected, and here is "]".'),
+        ('{"version": 2, "partitions": []}', '"version" is 2: only 1 is known.'),
+        ('{"version": 1.0, "partitions": []}', '"version" is 1.0: allowed is a whole number'),
+        ('{"version": 1, "version": 1, "partitions": []}', 'the key "version" is there for the second time.'),
+        ('{"partitions": {}}', '"partitions" is an object: allowed is a list.'),
+        ('{"partitions": null}', '"partitions" is null: allowed is a list.'),
+        ('{"partitions": [7]}', "an object {…} is expected, and here is 7."),
+        ('{"partitons": []}', 'the key "partitons" means nothing here: allowed are version, partitions.'),
+        (
+            '{"partitions": [\n' + ROW + ",\n" + ROW + "\n]}",
+            "line 3, partition 2 of the list: partition 0 of topic t is there for the second time.",
+        ),
+        ('{"partitions": [{"topic": "t", "partition": 0}]}', 'the key "offset" is missing.'),
+        ('{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "offset": 2}]}', 'the key "offset" is there for the second time.'),
+        ('{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "why": 2}]}', 'the key "why" means nothing here'),
+        ('{"partitions": [{"topic": "t", "partition": 0 "offset": 1}]}', '"," or "}" is expected, and here is a text.'),
+        ('{"partitions": [{"topic" "t"}]}', '":" is expected behind "topic", and here is a text.'),
+        ('{"partitions": [{topic: "t"}]}', "a key is expected, and here is topic."),
+        ('{"partitions": [{"topic": "t\nu"}]}', "the text of topic has no end, or a line break in it."),
+        ('{"partitions": [{"topic": "\\x"}]}', "the text of topic has a backslash that means nothing."),
+        ('{"partitions": [{"topic": 7}]}', '"topic" is 7: allowed is a text.'),
+        ('{"partitions": [{"topic": ""}]}', '"topic" is "": allowed are up to 249 letters'),
+        ('{"partitions": [{"topic": "a b"}]}', '"topic" is "a b": allowed are'),
+        ('{"partitions": [{"topic": "t", "partition": -1}]}', '"partition" is -1: allowed is a whole number from 0 to 2147483647.'),
+        ('{"partitions": [{"topic": "t", "partition": 2147483648}]}', '"partition" is 2147483648: allowed'),
+    ],
+)
+def test_a_file_that_is_not_right_is_refused(content, sentence):
+    assert sentence in refusal(content)
+
+
+@pytest.mark.parametrize(
+    "offset", ["5.5", "5.0", "1e3", "NaN", "Infinity", "-Infinity", "true", "null", "-2", "9223372036854775808", "05", "+5", "9" * 5000]
+)
+def test_an_offset_is_a_whole_number(offset):
+    """Not what could be rounded, or mean something else."""
+    sentence = refusal('{"partitions": [\n{"topic": "t", "partition": 0, "offset": ' + offset + "}]}")
+    assert sentence.startswith('f.json line 2, partition 1 of the list: "offset" is ')
+    assert sentence.endswith("allowed is a whole number from -1 to 9223372036854775807.")
+    assert len(sentence) < 200
+
+
+@pytest.mark.parametrize("offset", ['"5"', "[5]", "{}"])
+def test_an_offset_is_no_text_or_list(offset):
+    assert "allowed is a whole number from -1" in refusal('{"partitions": [{"offset": ' + offset + "}]}")
+
+
+def test_a_file_cut_anywhere_is_refused():
+    """A copy that ended early never deletes a part."""
+    content = b'{"version": 1, "partitions": [' + ROW.encode() + b', {"topic": "u", "partition": 1, "offset": 12}]}'
+    for length in range(len(content)):
+        assert refusal(content[:length])
+
+
+def test_files_that_cannot_be_read_are_named():
+    files = MemoryFileSystem()
+    with pytest.raises(OffsetFileError, match=r"^gone\.json can't be read: No such file or directory\.$"):
+        read_offset_file("gone.json", files)
+    files.make_directories("folder")
+    with pytest.raises(OffsetFileError, match=r"^folder can't be read"):
+        read_offset_file("folder", files)
+
+
+def test_a_file_that_is_too_large_is_not_read():
+    """Someone has given the wrong file; its bytes stay where they are."""
+    files = MemoryFileSystem()
+    file = files.open("large.json", write=True, create=True)
+    file.truncate(FILE_BYTES_MAX + 1)
+    with pytest.raises(OffsetFileError, match="has 104857601 bytes; a file of offsets has at most 104857600"):
+        read_offset_file("large.json", files)
+
+
+def test_many_partitions_are_read():
+    """Ten thousand, in the order of the file."""
+    rows = [{"topic": f"t{number % 7}", "partition": number, "offset": number} for number in range(10_000)]
+    found = parse_offset_file(json.dumps({"partitions": rows}).encode(), "f.json")
+    assert list(found.items()) == [(TopicPartition(row["topic"], row["partition"]), row["offset"]) for row in rows]
