@@ -1,6 +1,73 @@
-"""The client for whatever speaks Kafka's protocol, for people and programs that administer a cluster: `from lowtide import AdminClient`.
+"""The client for whatever speaks Kafka's protocol, for people and programs that administer a cluster.
 
-What is here so far:
+    from lowtide import AdminClient, TopicPartition
+    from lowtide.admin import Committed, DeletedRecords, OffsetSpec, Timestamp
 
-    settings     `ClientSettings.of({"bootstrap.servers": "localhost:9092"})`, `ClientSettings.read("client.properties")`
+    async with AdminClient("localhost:9092") as admin:
+        results = await admin.delete_records({TopicPartition("flights", 0): Committed(["etl"])})
+
+`BlockingAdminClient` has the same methods without `await`. A call about several things gives a result for each, a value or an `AdminError`:
+
+    delete_records({partition: offset | -1 | Timestamp | Committed}, leader_only=, timeout_ms=, topic_ids=)
+                                             -> {partition: DeletedRecords | DeleteRecordsError}
+    resolve_delete_targets({partition: ...}) -> {partition: offset | DeleteRecordsError}          nothing is deleted
+    list_offsets({partition: OffsetSpec | Timestamp}, read_committed=) -> {partition: ListedOffset | AdminError}
+    list_group_offsets(groups, or {group: partitions or None}) -> {group: {partition: CommittedOffset} | AdminError}
+    alter_group_offsets(group, {partition: offset}), delete_group_offsets(group, partitions) -> {partition: None | AdminError}
+
+Settings: `ClientSettings.of({"bootstrap.servers": ...})`, `ClientSettings.read("client.properties", overrides)`; `SettingsError`.
+For sockets that aren't asyncio's: `opening.open_session` (versions and SASL as a generator), `exchange` (requests and answers as bytes).
+
+It reaches clusters over TCP only, and knows nothing of a broker's inside.
 """
+
+from lowtide.admin.blocking import BlockingAdminClient
+from lowtide.admin.client import AdminClient
+from lowtide.admin.deletion import (
+    TO_HIGH_WATERMARK,
+    Committed,
+    DeletedRecords,
+    DeleteRecordsError,
+    DeleteResult,
+    DeleteStage,
+    DeleteTarget,
+    LeaderOnlyUnsupportedError,
+)
+from lowtide.admin.errors import (
+    AdminError,
+    AuthenticationFailedError,
+    BrokerAnsweredError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    UnsupportedVersionError,
+)
+from lowtide.admin.group_offsets import CommittedOffset
+from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
+from lowtide.admin.settings import ClientSettings, SettingsError
+from lowtide.protocol.types import TopicPartition
+
+__all__ = [
+    "TO_HIGH_WATERMARK",
+    "AdminClient",
+    "AdminError",
+    "AuthenticationFailedError",
+    "BlockingAdminClient",
+    "BrokerAnsweredError",
+    "ClientSettings",
+    "Committed",
+    "CommittedOffset",
+    "ConnectionFailedError",
+    "DeadlineExceededError",
+    "DeleteRecordsError",
+    "DeleteResult",
+    "DeleteStage",
+    "DeleteTarget",
+    "DeletedRecords",
+    "LeaderOnlyUnsupportedError",
+    "ListedOffset",
+    "OffsetSpec",
+    "SettingsError",
+    "Timestamp",
+    "TopicPartition",
+    "UnsupportedVersionError",
+]

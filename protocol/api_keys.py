@@ -57,6 +57,8 @@ from lowtide.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetD
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
+from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -237,8 +239,14 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.DESCRIBE_RETENTION, DescribeRetentionRequest, DescribeRetentionResponse),
 )
 
-API: Mapping[ApiKey, ApiSpec] = MappingProxyType(
-    {
+_ASKED_ONLY: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
+    (ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest, SaslHandshakeResponse),
+    (ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest, SaslAuthenticateResponse),
+)
+
+
+def _specs(messages: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...]) -> dict[ApiKey, ApiSpec]:
+    return {
         key: ApiSpec(
             key=key,
             request=request,
@@ -247,12 +255,17 @@ API: Mapping[ApiKey, ApiSpec] = MappingProxyType(
             max_version=request.VERSIONS.high,
             first_flexible_version=request.FLEXIBLE.low,
         )
-        for key, request, response in _MESSAGES
+        for key, request, response in messages
     }
-)
-"""The declared APIs. Looked up by `ApiKey` or by the plain integer from the wire."""
 
-_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API.items()}
+
+API: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES))
+"""The declared APIs that a broker serves. Looked up by `ApiKey` or by the plain integer from the wire."""
+
+API_ASKED: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES + _ASKED_ONLY))
+"""Those that our clients ask: also the ones that only brokers with authentication serve."""
+
+_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API_ASKED.items()}
 _NEVER_FLEXIBLE = 32_768
 
 

@@ -6,6 +6,7 @@ Transports are asyncio's. Both real loops turn Nagle's algorithm off (TCP_NODELA
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -49,13 +50,18 @@ async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: i
     return await asyncio.get_running_loop().create_server(factory, host or None, port, backlog=backlog)
 
 
-async def connect(factory: Callable[[], ProtocolT], host: str, port: int) -> tuple[asyncio.Transport, ProtocolT]:
-    """Open a connection, served by the protocol that `factory` makes.
+async def connect(
+    factory: Callable[[], ProtocolT], host: str, port: int, *, tls: ssl.SSLContext | None = None
+) -> tuple[asyncio.Transport, ProtocolT]:
+    """Open a connection, served by the protocol that `factory` makes; with `tls` it is encrypted when the protocol sees it.
 
     Raises:
-        OSError: nobody listens there, the name is unknown, or the peer cannot be reached. It may take minutes: callers set a limit.
+        OSError: nobody listens there, the name is unknown, the peer cannot be reached, or its certificate isn't trusted (ssl.SSLError).
+            It may take minutes: callers set a limit.
     """
-    return await asyncio.get_running_loop().create_connection(factory, host, port)
+    if tls is None:
+        return await asyncio.get_running_loop().create_connection(factory, host, port)
+    return await asyncio.get_running_loop().create_connection(factory, host, port, ssl=tls)
 
 
 def bound_port(server: Listener) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["LowtideCluster", "__version__"]
+__all__ = ["AdminClient", "BlockingAdminClient", "LowtideCluster", "TopicPartition", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -14,5 +14,9 @@ def __getattr__(name: str) -> Any:
         from lowtide.testing.cluster import LowtideCluster
 
         return LowtideCluster
+    if name in ("AdminClient", "BlockingAdminClient", "TopicPartition"):
+        from lowtide import admin
+
+        return getattr(admin, name)
     message = f"module 'lowtide' has no attribute {name!r}"
     raise AttributeError(message)

@@ -1,0 +1,69 @@
+"""`BlockingAdminClient`: the same client for scripts and notebooks, where nothing can be awaited or a loop runs already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from lowtide.admin.brokers import Ports
+from lowtide.admin.client import AdminClient
+from lowtide.admin.settings import ClientSettings
+from lowtide.runtime.loop_thread import LoopThread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(
+    method: Callable[Concatenate[AdminClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingAdminClient, P], T]:
+    """The method of `AdminClient`, waited for."""
+
+    @wraps(method)
+    def call(self: BlockingAdminClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(method(self._admin, *args, **kwargs))
+
+    return call
+
+
+class BlockingAdminClient:
+    """`AdminClient` without `await`: each method waits for its result.
+
+        with BlockingAdminClient("localhost:9092") as admin:
+            results = admin.delete_records({TopicPartition("flights", 0): 42})
+
+    Its loop runs in a thread of its own, so it works in a notebook, whose loop runs already, and several threads may use it. Ctrl-C ends a
+    call that is under way. After a fork (multiprocessing, a worker of Spark) the child needs an object of its own: the inherited one raises
+    RuntimeError. Settings can be pickled, clients can't.
+    """
+
+    def __init__(self, settings: str | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
+        """As `AdminClient`. Errors: SettingsError."""
+        self._admin = AdminClient(settings, ports)
+        self._thread = LoopThread("lowtide-admin")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def settings(self) -> ClientSettings:
+        """What it was made with."""
+        return self._admin.settings
+
+    def close(self) -> None:
+        """Close all connections and end the thread. A second call does nothing."""
+        if not self._thread.is_closed:
+            self._thread.run(self._admin.close())
+            self._thread.close()
+
+    delete_records = _blocking(AdminClient.delete_records)
+    resolve_delete_targets = _blocking(AdminClient.resolve_delete_targets)
+    list_offsets = _blocking(AdminClient.list_offsets)
+    list_group_offsets = _blocking(AdminClient.list_group_offsets)
+    alter_group_offsets = _blocking(AdminClient.alter_group_offsets)
+    delete_group_offsets = _blocking(AdminClient.delete_group_offsets)

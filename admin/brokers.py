@@ -1,0 +1,158 @@
+"""The connections of a client, by address.
+
+For each address there is one that all quick requests share, and a few more for requests that the broker lets wait: such a request has one
+to itself while it lasts. A connection is opened when it is first needed, and anew when it was lost; after a failure the next attempt
+waits, longer each time, and whoever asks meanwhile waits for the same attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from lowtide.admin.connection import Connection, open_connection
+from lowtide.admin.errors import AdminError, ConnectionFailedError
+from lowtide.admin.opening import open_session
+from lowtide.admin.patience import reconnect_backoff_ms
+from lowtide.admin.settings import Address, ClientSettings, SettingsError
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.random import Random
+from lowtide.runtime.tasks import TaskRegistry
+from lowtide.runtime.tls import TlsError, client_context
+
+OWN_CONNECTIONS_MAX: Final = 8
+"""Requests that may wait at one address at once; further ones wait here."""
+
+NONCE_BYTES: Final = 18
+
+
+class Ports(NamedTuple):
+    """The outside world: real for users, simulated in tests."""
+
+    clock: Clock
+    random: Random
+    """Unpredictable where there is SCRAM."""
+
+
+class _Place:
+    """What is known of one address."""
+
+    def __init__(self) -> None:
+        self.shared: Connection | None = None
+        self.opening: asyncio.Task[Connection] | None = None
+        self.idle: list[Connection] = []
+        self.lent: list[Connection] = []
+        self.room = asyncio.Semaphore(OWN_CONNECTIONS_MAX)
+        self.failures = 0
+        self.next_attempt_ms = 0
+
+
+class Brokers:
+    """See the module. Every method has to run on one loop."""
+
+    def __init__(self, settings: ClientSettings, ports: Ports) -> None:
+        self._settings = settings
+        self._ports = ports
+        self._places: dict[Address, _Place] = {}
+        self._tasks = TaskRegistry(_told_to_whoever_waits)
+        self._tls: ssl.SSLContext | None = None
+        self._closed = False
+
+    def is_connected(self, address: Address) -> bool:
+        """Whether a shared connection is there, so that asking costs no connecting."""
+        place = self._places.get(address)
+        return place is not None and place.shared is not None and place.shared.is_usable(self._settings.connections_max_idle_ms)
+
+    def rests(self, address: Address) -> bool:
+        """Whether the address failed just now, and isn't tried again yet."""
+        place = self._places.get(address)
+        return place is not None and place.next_attempt_ms > self._ports.clock.monotonic_ms()
+
+    async def shared(self, address: Address) -> Connection:
+        """The connection for quick requests. Takes as long as it takes: callers set a limit. Errors: AdminError, SettingsError."""
+        place = self._place(address)
+        if not self.is_connected(address):
+            place.shared = None
+            if place.opening is None:
+                place.opening = self._tasks.spawn(self._open_shared(address, place), name=f"connect-{address}")
+            opening = place.opening
+            await asyncio.wait([opening])
+            return opening.result()
+        assert place.shared is not None
+        return place.shared
+
+    @asynccontextmanager
+    async def own(self, address: Address) -> AsyncIterator[Connection]:
+        """A connection for one request that may wait; nobody else uses it meanwhile. Errors: AdminError."""
+        place = self._place(address)
+        async with place.room:
+            connection = self._idle(place) or await self._open(address, place)
+            place.lent.append(connection)
+            try:
+                yield connection
+            except BaseException:
+                connection.close("a request on it was given up")
+                raise
+            finally:
+                place.lent.remove(connection)
+                if not connection.closed and not self._closed:
+                    place.idle.append(connection)
+
+    async def close(self) -> None:
+        """Close all. Requests that wait fail with ConnectionFailedError."""
+        self._closed = True
+        await self._tasks.cancel_all()
+        for place in self._places.values():
+            for connection in (place.shared, *place.idle, *place.lent):
+                if connection is not None:
+                    connection.close("the client was closed")
+        self._places.clear()
+
+    def _place(self, address: Address) -> _Place:
+        """Errors: ConnectionFailedError when the client is closed."""
+        if self._closed:
+            raise ConnectionFailedError("the client is closed")
+        return self._places.setdefault(address, _Place())
+
+    def _idle(self, place: _Place) -> Connection | None:
+        while place.idle:
+            connection = place.idle.pop()
+            if connection.is_usable(self._settings.connections_max_idle_ms):
+                return connection
+            connection.close("it isn't used any more")
+        return None
+
+    async def _open_shared(self, address: Address, place: _Place) -> Connection:
+        try:
+            place.shared = await self._open(address, place)
+            return place.shared
+        finally:
+            place.opening = None
+
+    async def _open(self, address: Address, place: _Place) -> Connection:
+        """Open a connection, after the backoff of the last failure. Errors: AdminError."""
+        clock, random = self._ports
+        wait_ms = place.next_attempt_ms - clock.monotonic_ms()
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+        if self._settings.tls is not None and self._tls is None:
+            try:
+                self._tls = client_context(self._settings.tls)
+            except TlsError as error:
+                raise SettingsError(str(error)) from error
+        nonce = random.randbytes(NONCE_BYTES).hex()
+        try:
+            connection = await open_connection(address, self._settings, open_session(self._settings, nonce), clock, self._tls)
+        except AdminError:
+            place.failures += 1
+            place.next_attempt_ms = clock.monotonic_ms() + reconnect_backoff_ms(place.failures, self._settings, random)
+            raise
+        place.failures = place.next_attempt_ms = 0
+        return connection
+
+
+def _told_to_whoever_waits(name: str, error: BaseException) -> None:
+    """A failed attempt is the result of those who asked for it."""

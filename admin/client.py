@@ -1,0 +1,135 @@
+"""`AdminClient`: what can be asked of a cluster, as methods. Each module beside this one does one kind of work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from lowtide.admin import group_offsets, offsets
+from lowtide.admin.brokers import Ports
+from lowtide.admin.cluster import Cluster
+from lowtide.admin.delete_records import delete_records, resolve_targets
+from lowtide.admin.deletion import DeleteRecordsError, DeleteResult, DeleteTarget
+from lowtide.admin.errors import AdminError
+from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets
+from lowtide.admin.offsets import ListedOffset, Place
+from lowtide.admin.settings import ClientSettings
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.random import system_random
+
+_LOG = logging.getLogger("lowtide.admin")
+
+
+class AdminClient:
+    """Administers a cluster: Lowtide's or Apache Kafka's, over the network only.
+
+        async with AdminClient("localhost:9092") as admin:
+            results = await admin.delete_records({TopicPartition("flights", 0): Timestamp.of(yesterday)})
+
+    It connects when it is first asked something, to the brokers that the question concerns, and keeps the connections. Calls may run side
+    by side on one loop; an object belongs to the loop on which it was first used. `BlockingAdminClient` has the same methods for code
+    that isn't asynchronous.
+
+    **Times and retries.** `timeout_ms` bounds a call with all that it needs: connecting, looking up, attempts, pauses between them. Without
+    it `default.api.timeout.ms` does, a minute. What Kafka calls retriable is tried again until then.
+
+    **Errors.** A call about several partitions, topics or groups returns a result for each, which is a value or an `AdminError`; it isn't
+    raised, so that what worked isn't lost. Raised are errors of the whole call: `AuthenticationFailedError`, `DeadlineExceededError` when
+    no broker was reached at all, `UnsupportedVersionError`, `BrokerAnsweredError`, and ValueError for arguments that can't be meant.
+    """
+
+    def __init__(self, settings: str | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
+        """Settings, or properties by the names of Kafka's clients, or only the bootstrap servers. `ports` is for tests.
+
+        Errors: SettingsError.
+        """
+        if isinstance(settings, str):
+            settings = {"bootstrap.servers": settings}
+        self.settings = settings if isinstance(settings, ClientSettings) else ClientSettings.of(settings)
+        if self.settings.unused_keys:
+            _LOG.warning("these settings mean nothing to this client: %s", ", ".join(self.settings.unused_keys))
+        self._cluster = Cluster(self.settings, ports or Ports(SystemClock(), system_random()))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections. Calls that are under way fail."""
+        await self._cluster.close()
+
+    # ------------------------------------------------------------------ records
+    async def delete_records(
+        self,
+        targets: Mapping[TopicPartition, DeleteTarget],
+        *,
+        leader_only: bool = False,
+        timeout_ms: int | None = None,
+        topic_ids: Mapping[str, TopicId] | None = None,
+    ) -> dict[TopicPartition, DeleteResult]:
+        """Delete the records below an offset of each partition: `{TopicPartition("t", 0): 42}`.
+
+        A target is an offset (the first one that stays; -1 for everything that is committed now), a `Timestamp` (what is older than the
+        first record at or after that moment), or `Committed(groups)` (what all of these groups have consumed). All but offsets are
+        looked up once, before anything is deleted; where that leaves a doubt, nothing of the partition is deleted. Attempts repeat the
+        same offset, so they never delete more.
+
+        A delete is done when every live replica has it. With `leader_only` it is done when the leader has it (KIP-1343); a broker that
+        doesn't know this gives `LeaderOnlyUnsupportedError`, and nothing is deleted there.
+
+        `topic_ids` says which topics are meant: one of the same name but another id is left alone. Without it, the topics are those that
+        are there when the call begins. The id is checked just before each attempt, at the leader; what remains is a topic that is deleted,
+        made anew and led by the same broker within that round trip. Brokers that tell no ids (before Kafka 2.8) can't be asked to check.
+
+        Partitions of one leader go in one request, however many. Returns a result for each partition: `DeletedRecords`, or a
+        `DeleteRecordsError` with the stage that failed and, when the time ended, whether the leader had deleted.
+        Errors: ValueError for targets that can't be meant, before anything is sent; those of the class.
+        """
+        deadline = self._cluster.deadline(timeout_ms)
+        return await delete_records(self._cluster, targets, deadline, leader_only=leader_only, topic_ids=topic_ids)
+
+    async def resolve_delete_targets(
+        self, targets: Mapping[TopicPartition, DeleteTarget], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, Offset | DeleteRecordsError]:
+        """The offsets to which `delete_records` would delete now. Nothing is deleted: for a rehearsal, or to repeat a delete exactly."""
+        return await resolve_targets(self._cluster, targets, self._cluster.deadline(timeout_ms))
+
+    async def list_offsets(
+        self, places: Mapping[TopicPartition, Place], *, read_committed: bool = False, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, ListedOffset | AdminError]:
+        """The offset at a place of each partition: an `OffsetSpec`, or a `Timestamp` for the first record that isn't older."""
+        return await offsets.list_offsets(self._cluster, places, self._cluster.deadline(timeout_ms), read_committed=read_committed)
+
+    # ------------------------------------------------------------------ offsets of groups
+    async def list_group_offsets(
+        self,
+        groups: Iterable[str] | Mapping[str, Collection[TopicPartition] | None],
+        *,
+        require_stable: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[str, GroupOffsets | AdminError]:
+        """What groups have committed: of all partitions, or of those given for a group. A partition without a commit isn't in it.
+
+        `require_stable` waits for transactions that are about to commit offsets (KIP-447).
+        """
+        asked = groups if isinstance(groups, Mapping) else dict.fromkeys(groups)
+        deadline = self._cluster.deadline(timeout_ms)
+        return await group_offsets.list_group_offsets(self._cluster, asked, deadline, require_stable=require_stable)
+
+    async def alter_group_offsets(
+        self, group: str, committed: Mapping[TopicPartition, CommittedOffset | Offset], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, AdminError | None]:
+        """Commit offsets in the name of a group that has no members; None means done. With members it is UNKNOWN_MEMBER_ID."""
+        given = {key: CommittedOffset(offset=value) if isinstance(value, int) else value for key, value in committed.items()}
+        return await group_offsets.alter_group_offsets(self._cluster, group, given, self._cluster.deadline(timeout_ms))
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Collection[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, AdminError | None]:
+        """Forget what a group has committed for partitions; GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
+        return await group_offsets.delete_group_offsets(self._cluster, group, partitions, self._cluster.deadline(timeout_ms))

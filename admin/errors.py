@@ -1,0 +1,71 @@
+"""What can go wrong between a client and a cluster, each with the sentence that a person needs.
+
+What concerns one item of a call (a topic, a partition, a group) is a value in the call's result, so that the others aren't lost; what
+concerns the whole call is raised. All are `AdminError`.
+"""
+
+from __future__ import annotations
+
+from lowtide.protocol.errors import ErrorCode
+
+
+class AdminError(Exception):
+    """Anything that this client reports."""
+
+
+class ConnectionFailedError(AdminError, ConnectionError):
+    """A connection couldn't be made, or was lost. `was_sent`: the broker may have got the request, and done what it asks."""
+
+    def __init__(self, reason: str, *, was_sent: bool = False) -> None:
+        super().__init__(reason)
+        self.was_sent = was_sent
+
+
+class AuthenticationFailedError(AdminError):
+    """The broker doesn't believe us, or we don't believe the broker. Trying again changes nothing."""
+
+
+class UnsupportedVersionError(AdminError):
+    """The broker doesn't speak an API, or not in a version that what was asked for needs."""
+
+
+class DeadlineExceededError(AdminError, TimeoutError):
+    """The time of the call is over. The text says what it was waiting for last, and why that didn't come."""
+
+
+class BrokerAnsweredError(AdminError):
+    """A broker answered with an error. `code` is its number, in Kafka's table or not; `broker_message` what it said besides, or None."""
+
+    def __init__(self, code: int, what: str, broker_message: str | None = None) -> None:
+        super().__init__(f"{what}: {code_name(code)}{f' ({broker_message})' if broker_message else ''}")
+        self.code = code
+        self.broker_message = broker_message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_restored, (type(self), self.args, self.code, self.broker_message))
+
+    @property
+    def name(self) -> str:
+        """The code as Kafka spells it, `NOT_LEADER_OR_FOLLOWER` for one."""
+        return code_name(self.code)
+
+
+def _restored(kind: type[BrokerAnsweredError], args: tuple[object, ...], code: int, broker_message: str | None) -> BrokerAnsweredError:
+    """A BrokerAnsweredError out of its pickle."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.code, error.broker_message = code, broker_message
+    return error
+
+
+def code_name(code: int) -> str:
+    """Kafka's name of an error code; a code that came after our table by its number."""
+    return ErrorCode(code).name if code in _CODES else f"error {code}"
+
+
+def is_retriable(code: int) -> bool:
+    """Whether the same request may be sent again. A code that isn't in our table is final."""
+    return code in _CODES and ErrorCode(code).retriable
+
+
+_CODES = frozenset(ErrorCode)

@@ -1,0 +1,139 @@
+"""From what a delete was asked for to offsets: -1, times and groups are looked up once, before anything is deleted.
+
+Any doubt means that nothing of the partition is deleted:
+
+* a group without a commit for it, or one whose offsets can't be told;
+* a commit of a leader epoch that is above the partition's: it is of a topic of this name that is gone;
+* a time that no record seems to reach, unless the largest timestamp confirms it: Kafka may answer "none" although there is one, when
+  records below the log start are the newest of their segment.
+
+Everything is looked up in the order that errs towards keeping: the end of the log before the time, so that what comes meanwhile stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from lowtide.admin.cluster_view import PartitionDescription
+from lowtide.admin.deletion import Committed, DeleteRecordsError, DeleteStage, DeleteTarget
+from lowtide.admin.errors import AdminError
+from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets, list_group_offsets
+from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp, list_offsets
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from lowtide.admin.cluster import Cluster
+    from lowtide.admin.cluster_view import ClusterView
+    from lowtide.admin.patience import Deadline
+
+
+class Resolved(dict[TopicPartition, "Offset | DeleteRecordsError"]):
+    """Each partition's offset (0 or more, exclusive), or why there is none."""
+
+    def fail(self, partition: TopicPartition, reason: object) -> None:
+        """Nothing of this partition is deleted."""
+        self[partition] = DeleteRecordsError(partition, DeleteStage.RESOLVING, str(reason).removeprefix(f"{partition}: "))
+
+
+def needs_looking_up(target: DeleteTarget) -> bool:
+    """Whether a target isn't an offset yet."""
+    return not isinstance(target, int) or target < 0
+
+
+async def resolve(cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarget], view: ClusterView, deadline: Deadline) -> Resolved:
+    """The offset of each target. `view` is that of the call's beginning. Errors: AuthenticationFailedError."""
+    resolved = Resolved({partition: target for partition, target in targets.items() if isinstance(target, int) and target >= 0})
+    times = {partition: target for partition, target in targets.items() if isinstance(target, Timestamp)}
+    groups = {partition: target for partition, target in targets.items() if isinstance(target, Committed)}
+    ends = {partition for partition, target in targets.items() if isinstance(target, int) and target < 0}
+    latest = await list_offsets(cluster, dict.fromkeys((*ends, *times), OffsetSpec.LATEST), deadline)
+    for partition in ends:
+        end = latest[partition]
+        if isinstance(end, AdminError):
+            resolved.fail(partition, end)
+        else:
+            resolved[partition] = end.offset
+    if times:
+        await _resolve_times(cluster, times, latest, resolved, deadline)
+    if groups:
+        asked: dict[str, list[TopicPartition]] = {}
+        for partition, target in groups.items():
+            for group in target.groups:
+                asked.setdefault(group, []).append(partition)
+        committed = await list_group_offsets(cluster, asked, deadline)
+        for partition, target in groups.items():
+            smallest = smallest_commit(partition, target.groups, committed, view)
+            if isinstance(smallest, str):
+                resolved.fail(partition, smallest)
+            else:
+                resolved[partition] = smallest
+    return resolved
+
+
+def smallest_commit(
+    partition: TopicPartition, groups: Iterable[str], committed: Mapping[str, GroupOffsets | AdminError], view: ClusterView
+) -> Offset | str:
+    """The smallest offset that all of the groups have committed, or why the partition is left as it is."""
+    described = view.partition(partition)
+    epoch = described.leader_epoch if isinstance(described, PartitionDescription) else UNKNOWN_OFFSET
+    offsets: list[Offset] = []
+    for group in groups:
+        of_group = committed[group]
+        if isinstance(of_group, AdminError):
+            return str(of_group)
+        found = of_group.get(partition)
+        if found is None:
+            return f"group {group} hasn't committed an offset for it"
+        if not isinstance(found, CommittedOffset):
+            return str(found)
+        if found.leader_epoch > epoch >= 0:
+            return f"group {group} committed {found.offset} in leader epoch {found.leader_epoch}, but the partition is in epoch {epoch}"
+        offsets.append(found.offset)
+    return min(offsets)
+
+
+async def _resolve_times(
+    cluster: Cluster,
+    times: Mapping[TopicPartition, Timestamp],
+    latest: Mapping[TopicPartition, ListedOffset | AdminError],
+    resolved: Resolved,
+    deadline: Deadline,
+) -> None:
+    known = {partition: end.offset for partition, end in latest.items() if partition in times and isinstance(end, ListedOffset)}
+    for partition in times:
+        if partition not in known:
+            resolved.fail(partition, latest[partition])
+    first = await list_offsets(cluster, {partition: times[partition] for partition in known}, deadline)
+    unreached: list[TopicPartition] = []
+    for partition, found in first.items():
+        if isinstance(found, AdminError):
+            resolved.fail(partition, found)
+        elif found.offset == UNKNOWN_OFFSET:
+            unreached.append(partition)
+        else:
+            resolved[partition] = found.offset
+    await _resolve_unreached(cluster, unreached, times, known, resolved, deadline)
+
+
+async def _resolve_unreached(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    times: Mapping[TopicPartition, Timestamp],
+    latest: Mapping[TopicPartition, Offset],
+    resolved: Resolved,
+    deadline: Deadline,
+) -> None:
+    """Partitions without a record at or after their time: all of their records go, if none is newer indeed."""
+    newest = await list_offsets(cluster, dict.fromkeys(partitions, OffsetSpec.MAX_TIMESTAMP), deadline)
+    for partition, found in newest.items():
+        if isinstance(found, AdminError):
+            resolved.fail(partition, found)
+        elif found.timestamp_ms < times[partition].ms:
+            resolved[partition] = latest[partition]
+        else:
+            reason = (
+                f"its leader found no record of {times[partition].ms} ms or later, but one of {found.timestamp_ms} ms at {found.offset}: "
+                "what is newer can't be told"
+            )
+            resolved.fail(partition, reason)
