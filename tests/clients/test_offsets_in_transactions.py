@@ -112,6 +112,7 @@ def test_who_is_fenced_neither_writes_nor_commits_offsets(cluster: LowtideCluste
     done = 0
     while done < RECORDS:
         values = second.begin(AT_A_TIME)
+        assert values
         second.commit()
         done += len(values)
     second.close()
