@@ -73,6 +73,8 @@ class ConsumerGroups:
             self._cancel_timers(group, group.members)
             return None
         group.apply(change)
+        if change.kind is RecordType.MEMBER and change.value is None:  # Not before: whoever can't be let go is still waited for.
+            self._cancel_timers(group, [change.name])
         return group
 
     def on_loaded(self, group: ConsumerGroup, effects: Effects) -> None:
@@ -253,7 +255,6 @@ class ConsumerGroups:
             if pattern in kept:
                 names |= resolved.topics
         decision.keep_epoch(group.group_epoch + 1, self.topics.hash_of(names))
-        self._cancel_timers(group, gone)
         decision.carry_out(effects)
 
     # ------------------------------------------------------------------ time

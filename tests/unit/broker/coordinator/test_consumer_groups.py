@@ -97,6 +97,20 @@ def test_a_silent_member_that_can_not_be_let_go_is_tried_again():
     assert not world.group.members
 
 
+def test_who_leaves_and_can_not_be_let_go_is_out_after_its_session():
+    world = ConsumerWorld()
+    world.enter("a")
+    world.enter("b")
+    world.settle("a", "b")
+    world.append_fails = ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.beat("b", -1).error == ErrorCode.NOT_COORDINATOR
+    world.append_fails = None
+    for _ in range(4):
+        world.pass_time(SESSION_MS // 2)
+        world.settle("a", rounds=1)
+    assert list(world.group.members) == ["a"]
+
+
 def test_who_leaves_is_out_at_once():
     world = ConsumerWorld()
     world.enter("a")
