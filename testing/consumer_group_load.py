@@ -8,6 +8,7 @@ consumer protocol, so that groups change their kind while members work. All keep
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections import Counter
 from collections.abc import Callable
@@ -200,6 +201,8 @@ class ConsumerMember(OwningMember):
         self._tells_all = True
         self._gives_back_s = 0.0
         """When it gives back what it was told to, at the earliest."""
+        self._must_since_s = math.inf
+        """Since when it is told to give something back: for that it has its rebalance time-out, whatever it asks meanwhile."""
         self._uses_pattern = random.random() < 0.3  # noqa: PLR2004
         self._makes_id = random.random() < 0.8 or self._uses_pattern  # noqa: PLR2004
         self._assignor = random.choice((None, None, "uniform", "range"))
@@ -301,14 +304,16 @@ class ConsumerMember(OwningMember):
                 slow = self.random.random() < 0.15 and not self.load.is_calm  # noqa: PLR2004 - some are out by that
                 self._gives_back_s = asked_s + (self.random.choice((0.5, 1.0, 4.0)) if slow else 0.0)
             self._told = told
-        self.own([number for number in self.partitions if number in self._told], asked_s, voids)
+        kept = [number for number in self.partitions if number in self._told]
+        self._must_since_s = math.inf if len(kept) == len(self.partitions) else min(self._must_since_s, asked_s)
+        self.own(kept, min(asked_s, self._must_since_s), voids)
 
     def _reconcile(self) -> None:
         """Give back, and then take."""
         if sorted(self._told) == sorted(self.partitions) or self.generation_id < 0 or self.client.now_s() < self._gives_back_s:
             return
         self.release([number for number in self.partitions if number not in self._told])
-        self.partitions = self._told[:]
+        self.partitions, self._must_since_s = self._told[:], math.inf
         self.client.note(f"has {self.partitions}, in epoch {self.generation_id}")
         self.own(self.partitions, self._told_s, self.load.history.voids)
 
