@@ -24,7 +24,7 @@ import msgspec
 from lowtide.broker.authorizer import ANONYMOUS
 from lowtide.broker.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR
 from lowtide.broker.outgoing import OutgoingQueue, Part
-from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.pending import NO_ANSWER, AnswerSlot, Pending
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 
@@ -62,19 +62,6 @@ class RequestContext(msgspec.Struct):
         self.connection.close(reason)
 
 
-class _Slot:
-    """The place of one answer in the order of a connection's answers."""
-
-    __slots__ = ("correlation_id", "may_be_followed", "parts", "pending", "route")
-
-    def __init__(self, route: Route, correlation_id: int, pending: Pending[Any] | None, *, may_be_followed: bool = False) -> None:
-        self.route = route
-        self.may_be_followed = may_be_followed
-        self.correlation_id = correlation_id
-        self.pending = pending
-        self.parts: list[Part] | None = None
-
-
 class Connection(asyncio.BufferedProtocol):
     """See the module. Made by the server for each accepted socket."""
 
@@ -88,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._target = 0
         self._allowed = 0
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[AnswerSlot] = deque()
         self._held = 0
         self._turn_ms = TURN_MS
         self._turns_left = 0
@@ -400,32 +387,35 @@ class Connection(asyncio.BufferedProtocol):
         context = RequestContext(api_version, client_id, self)
         try:
             response = route.handle(request, context)
-            if type(response) is not Pending:
-                if response is not None:
-                    self._answer(route.write(correlation_id, response))
-                return
+            if type(response) is Pending:
+                if not response.done:
+                    self._park(route, correlation_id, response)
+                    return
+                response = response.response
+                if response is None:
+                    self.close(f"{route.name} could not be answered")
+            if response is not None and response is not NO_ANSWER:
+                self._answer(route.write(correlation_id, response))
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             host.on_bug(self, route, error)
             self.close(f"{host.dispatcher.describe(api_key, api_version)} failed inside")
-            return
-        self._park(route, correlation_id, response)
 
     def _answer(self, parts: list[Part]) -> None:
         if self._slots:
-            slot = _Slot(cast("Route", None), 0, None)
+            slot = AnswerSlot(cast("Route", None), 0, None)
             slot.parts = parts
             self._slots.append(slot)
         else:
             self._ready.extend(parts)
 
     def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
-        slot = _Slot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
+        slot = AnswerSlot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
         self._slots.append(slot)
         if not slot.may_be_followed:
             self._held |= _PARKED
         pending.listen(lambda response: self._on_answer(slot, response))
 
-    def _on_answer(self, slot: _Slot, response: Any) -> None:
+    def _on_answer(self, slot: AnswerSlot, response: Any) -> None:
         """A parked request has its answer: send it when its turn has come."""
         if self.closed:
             return

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from lowtide.broker.dispatcher import Route
+    from lowtide.broker.outgoing import Part
 
 ResponseT = TypeVar("ResponseT")
 
 NO_ANSWER: Final[Any] = object()
 """Completes a request whose client wants no answer."""
+
+
+class AnswerSlot:
+    """The place of one answer in the order of a connection's answers."""
+
+    __slots__ = ("correlation_id", "may_be_followed", "parts", "pending", "route")
+
+    def __init__(self, route: Route, correlation_id: int, pending: Pending[Any] | None, *, may_be_followed: bool = False) -> None:
+        self.route = route
+        self.may_be_followed = may_be_followed
+        self.correlation_id = correlation_id
+        self.pending = pending
+        self.parts: list[Part] | None = None
 
 
 class Spawn(Protocol):
@@ -27,14 +44,15 @@ class Pending(Generic[ResponseT]):
     One that `holds_connection` must take effect before the connection's next request is executed, whatever that is.
     """
 
-    __slots__ = ("_listener", "_response", "abandoned", "done", "holds_connection", "on_abandoned")
+    __slots__ = ("_listener", "abandoned", "done", "holds_connection", "on_abandoned", "response")
 
     def __init__(self, *, holds_connection: bool = False) -> None:
         self.holds_connection = holds_connection
         self.done = False
         self.abandoned = False
         self.on_abandoned: Callable[[], None] | None = None
-        self._response: ResponseT | None = None
+        self.response: ResponseT | None = None
+        """The answer, when it is there; None if there won't be one."""
         self._listener: Callable[[ResponseT | None], None] | None = None
 
     def complete(self, response: ResponseT | None) -> None:
@@ -42,7 +60,7 @@ class Pending(Generic[ResponseT]):
         assert not self.done, "a request is answered once"
         self.done = True
         self.on_abandoned = None
-        self._response = response
+        self.response = response
         if self._listener is not None and not self.abandoned:
             self._listener(response)
 
@@ -50,7 +68,7 @@ class Pending(Generic[ResponseT]):
         """Close the connection: a bug kept the answer from being made, or from being sent, in which case `complete` was called before."""
         self.done = True
         self.on_abandoned = None
-        self._response = None
+        self.response = None
         if self._listener is not None and not self.abandoned:
             self._listener(None)
 
@@ -58,7 +76,7 @@ class Pending(Generic[ResponseT]):
         """Call `listener` with the answer: now if it is there, else when it comes."""
         self._listener = listener
         if self.done:
-            listener(self._response)
+            listener(self.response)
 
     def abandon(self) -> None:
         """Nobody waits for this answer any more."""
