@@ -10,7 +10,7 @@ Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from lowtide.broker.coordinator.any_group import AnyGroup
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
@@ -19,10 +19,9 @@ from lowtide.broker.coordinator.effects import Effects
 from lowtide.broker.coordinator.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
+from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommits, OffsetCommitValue
 from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -34,12 +33,13 @@ from lowtide.protocol.messages.offset_delete import (
 )
 from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, Offset, ProducerId, TopicId
+
+ResponseRowT = TypeVar("ResponseRowT", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 
 NO_RETENTION_TIME: Final = -1
 """A client leaves it to the broker how long its offsets are kept."""
@@ -70,6 +70,13 @@ class CommittedOffsets:
             del topics[key.topic]
         if not topics:
             del self.offsets[key.group]
+
+    def apply_commits(self, commits: OffsetCommits) -> None:
+        """As `apply`, for each of them."""
+        self.offsets.setdefault(commits.group, {}).setdefault(commits.topic, {}).update(commits.values)
+        if self.pending:
+            for partition, _ in commits.values:
+                self.pending.outdo(commits.group, commits.topic, partition)
 
     def apply_pending(self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, offset: Offset) -> None:
         """Take over what the record at `offset` says, which belongs to a producer's open transaction."""
@@ -113,51 +120,59 @@ class CommittedOffsets:
         """
         retention_ms = request.retention_time_ms
         expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else effects.wall_ms + retention_ms
-        rows = []
-        for topic in topics:
-            results = []
-            for partition in topic.partitions:
-                error = self._keep(request.group_id, topic, partition, expires_ms, effects)
-                results.append(OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error))
-            rows.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
-        return rows
+        return [
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=self._keep(request.group_id, topic, expires_ms, OffsetCommitResponsePartition, effects),
+            )
+            for topic in topics
+        ]
 
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, topics: Iterable[TxnOffsetCommitRequestTopic], effects: Effects
     ) -> list[TxnOffsetCommitResponseTopic]:
         """As `commit`, of records that belong to the producer's transaction."""
         effects.producer = (request.producer_id, request.producer_epoch)
-        rows = []
-        for topic in topics:
-            results = []
-            for partition in topic.partitions:
-                error = self._keep(request.group_id, topic, partition, NO_TIMESTAMP, effects)
-                results.append(TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error))
-            rows.append(TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
-        return rows
+        return [
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=self._keep(request.group_id, topic, NO_TIMESTAMP, TxnOffsetCommitResponsePartition, effects),
+            )
+            for topic in topics
+        ]
 
     def _keep(
         self,
         group_id: str,
         topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
-        partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
         expires_ms: int,
+        row_type: type[ResponseRowT],
         effects: Effects,
-    ) -> ErrorCode:
-        metadata = partition.committed_metadata or ""
-        if len(metadata) > self._settings.offset_metadata_max_bytes:
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    ) -> list[ResponseRowT]:
+        """Ask for the records of one topic's offsets. Returns the rows that answer about them."""
         keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has neither epochs nor ids.
-        value = OffsetCommitValue(
-            offset=partition.committed_offset,
-            leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
-            metadata=metadata,
-            commit_timestamp=effects.wall_ms,
-            expire_timestamp=expires_ms,
-            topic_id=topic.topic_id if keeps_all else ZERO_TOPIC_ID,
-        )
-        effects.keep_offset(group_id, topic.name, partition.partition_index, value)
-        return ErrorCode.NONE
+        topic_id = topic.topic_id if keeps_all else ZERO_TOPIC_ID
+        metadata_max, none = self._settings.offset_metadata_max_bytes, ErrorCode.NONE
+        values, rows = [], []
+        for partition in topic.partitions:
+            number, metadata = partition.partition_index, partition.committed_metadata or ""
+            if len(metadata) > metadata_max:
+                rows.append(row_type(partition_index=number, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                continue
+            value = OffsetCommitValue(
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
+                metadata=metadata,
+                commit_timestamp=effects.wall_ms,
+                expire_timestamp=expires_ms,
+                topic_id=topic_id,
+            )
+            values.append((number, value))
+            rows.append(row_type(partition_index=number, error_code=none))
+        effects.keep_offsets(group_id, topic.name, values, topic_id=topic_id)
+        return rows
 
     def delete(self, group: AnyGroup, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
         """Ask for offsets to be forgotten, pending ones too, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""

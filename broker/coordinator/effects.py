@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, encode_change
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import (
@@ -13,11 +15,13 @@ from lowtide.protocol.group_records import (
     GroupMetadataValue,
     OffsetCommit,
     OffsetCommitKey,
+    OffsetCommits,
     OffsetCommitValue,
+    OffsetRecords,
     encode_group_metadata,
     encode_offset_commit,
 )
-from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId, TopicId
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions hand it around and never look into it."""
@@ -40,6 +44,22 @@ class Work(NamedTuple):
     go_on: Callable[[Any, Effects], None]
 
 
+class Promise(msgspec.Struct):
+    """Goes on with an answer, of which most are no more than that: what they say was known before."""
+
+    reply: Reply
+    response: Any
+    failed: Callable[[ErrorCode], Any]
+
+    def __call__(self, error: ErrorCode, effects: Effects) -> None:
+        """Give it."""
+        effects.answer(self.reply, self.outcome(error))
+
+    def outcome(self, error: ErrorCode) -> Any:
+        """The answer, whether the records are committed or could not be."""
+        return self.response if error == ErrorCode.NONE else self.failed(append_error(error))
+
+
 class Effects:
     """Filled by one decision at one time, and carried out as a whole: the records first, then what is to be answered at once.
 
@@ -55,7 +75,7 @@ class Effects:
         self.wall_ms = wall_ms
         self.records: list[CoordinatorRecord] = []
         self.changes: list[Any] = []
-        """What the records say, one for one."""
+        """What the records say, in their order: one for each, but for `OffsetCommits`, which are several."""
         self.producer: tuple[ProducerId, ProducerEpoch] | None = None
         """In whose transaction the records are."""
         self.barrier: Offset = UNKNOWN_OFFSET
@@ -69,6 +89,13 @@ class Effects:
         """Ask for the record of an offset, or with None for that which takes it back."""
         self.records.append(encode_offset_commit(group, topic, partition, value))
         self.changes.append(OffsetCommit(OffsetCommitKey(group=group, topic=topic, partition=partition), value))
+
+    def keep_offsets(self, group: str, topic: str, values: list[tuple[int, OffsetCommitValue]], *, topic_id: TopicId) -> None:
+        """Ask for the records of offsets in one topic, by partition, that were committed now and have this topic id."""
+        if values:
+            encode = OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id).encode
+            self.records += [encode(partition, value) for partition, value in values]
+            self.changes.append(OffsetCommits(group, topic, values))
 
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
         """Ask for the record of a group, or with None for that which takes it back."""
@@ -86,11 +113,7 @@ class Effects:
 
     def answer_when_committed(self, reply: Reply, response: Any, failed: Callable[[ErrorCode], Any]) -> None:
         """Answer a request when the records are committed; `failed` makes the answer for when they can't be."""
-
-        def go_on(error: ErrorCode, effects: Effects) -> None:
-            effects.answer(reply, response if error == ErrorCode.NONE else failed(append_error(error)))
-
-        self.then.append(go_on)
+        self.then.append(Promise(reply, response, failed))
 
 
 def append_error(error: ErrorCode) -> ErrorCode:

@@ -32,7 +32,7 @@ from lowtide.broker.coordinator.timers import Timers
 from lowtide.broker.coordinator.topic_view import NoCluster, TopicView
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import GroupMetadata, OffsetCommit
+from lowtide.protocol.group_records import GroupMetadata, OffsetCommit, OffsetCommitKey, OffsetCommits
 from lowtide.protocol.messages.join_group import JoinGroupRequest
 from lowtide.protocol.messages.leave_group import MemberIdentity, MemberResponse
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
@@ -46,8 +46,8 @@ GROUP_ID_NOT_FOUND_SINCE: Final = 9
 
 RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange
 
-GroupChange: TypeAlias = RecordChange | InTransaction | TransactionEnded
-"""What the log says of groups, one record or marker at a time."""
+GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | TransactionEnded
+"""What the log says of groups, one record or marker at a time, or what was just appended."""
 
 _EXPIRY: Final[TimerKey] = ("expiry", "", "")
 
@@ -93,15 +93,34 @@ class Groups:
         self.note(change, offset)
 
     def note(self, change: GroupChange, offset: Offset) -> None:
-        """Take over what a record says that was just appended, or a marker; what it says of a living group is known here already."""
+        """Take over what a record says that was just appended, or a marker; what it says of a living group is known here already.
+
+        Of several records `offset` is that of the first.
+        """
         if isinstance(change, TransactionEnded):
             for group_id in self.committed.end_transaction(change.producer_id, is_commit=change.is_commit):
                 if group_id in self.groups:
                     self.groups[group_id].last_record_offset = offset
-        elif isinstance(change, InTransaction):
-            self._note_record(change.change, offset, change.producer_id)
-        else:
+        elif isinstance(change, OffsetCommits):
+            self._note_commits(change, offset)
+        elif not isinstance(change, InTransaction):
             self._note_record(change, offset)
+        elif isinstance(change.change, OffsetCommits):
+            self._note_commits(change.change, offset, change.producer_id)
+        else:
+            self._note_record(change.change, offset, change.producer_id)
+
+    def _note_commits(self, commits: OffsetCommits, offset: Offset, producer_id: ProducerId | None = None) -> None:
+        if producer_id is None:
+            self.committed.apply_commits(commits)
+        else:
+            for place, (partition, value) in enumerate(commits.values, offset):
+                key = OffsetCommitKey(group=commits.group, topic=commits.topic, partition=partition)
+                self.committed.apply_pending(producer_id, key, value, place)
+        group = self.groups.get(commits.group)
+        if group is None:
+            group = self._new_group(commits.group, commits.values[0][1].commit_timestamp)
+        group.last_record_offset = offset + len(commits.values) - 1
 
     def _note_record(self, change: RecordChange, offset: Offset, producer_id: ProducerId | None = None) -> None:
         group_id = change.key.group if isinstance(change, OffsetCommit) else change.group

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Generic
 
-from lowtide.broker.coordinator.effects import Effects, Then
+from lowtide.broker.coordinator.effects import Effects, Promise, Then
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
-from lowtide.broker.coordinator.shard import S, Shard, make_batch, split_batches
+from lowtide.broker.coordinator.shard import S, Shard, make_batches
 from lowtide.broker.delayed.commit import committed_end
 from lowtide.broker.pending import Pending
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.slices import run_in_slices
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.group_records import decode_record
+from lowtide.protocol.group_records import OffsetCommits, decode_record
 from lowtide.protocol.records import BatchHeader, ControlRecordType, Record, iterate_batches, iterate_records, read_control_record
 from lowtide.protocol.types import Offset, ProducerId
 from lowtide.replication.partition import MAXIMUM_DECOMPRESSED_BYTES, Partition
@@ -172,30 +172,38 @@ class CoordinatorRuntime(Generic[S]):
         return not isinstance(shard, ErrorCode) and shard.partition is partition
 
     def _append(self, shard: Shard[S], effects: Effects) -> ErrorCode:
-        """Append all records, or none. After a failure in between, which is one of the disk's, the partition is offline."""
+        """Append all records, or none. What fails in between has the state read anew, for the log has a part of them then."""
         if shard.unloaded or not shard.leads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        partition = shard.partition
+        partition, producer = shard.partition, effects.producer
         if not partition.has_enough_in_sync:
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        batches = split_batches(effects.records, partition.log.config.max_message_bytes)
-        if batches is None:
+        batches = make_batches(effects.records, effects.wall_ms, producer, partition.log.config.max_message_bytes)
+        if not batches:
             return ErrorCode.MESSAGE_TOO_LARGE
-        changes = iter(effects.changes)
-        for records in batches:
-            appended = self._replicas.append(partition, make_batch(records, effects.wall_ms, effects.producer), effects.wall_ms)
+        offset = partition.log.log_end_offset
+        for batch in batches:
+            appended = self._replicas.append(partition, batch, effects.wall_ms)
             if isinstance(appended, ErrorCode):
+                if batch is not batches[0]:
+                    self._unload(shard)
                 return appended
-            for offset in range(appended.base_offset, appended.last_offset + 1):
-                change = next(changes)
-                shard.groups.note(change if effects.producer is None else InTransaction(effects.producer[0], change), offset)
+        for change in effects.changes:
+            shard.groups.note(change if producer is None else InTransaction(producer[0], change), offset)
+            offset += len(change.values) if type(change) is OffsetCommits else 1
         return ErrorCode.NONE
 
     def _go_on(self, shard: Shard[S], then: list[Then], error: ErrorCode) -> None:
-        effects = self.effects()
+        effects: Effects | None = None
         for go_on in then:
+            if type(go_on) is Promise:
+                _answer(go_on.reply, go_on.outcome(error))
+                continue
+            if effects is None:
+                effects = self.effects()
             go_on(error, effects)
-        self.carry_out(shard, effects)
+        if effects is not None:
+            self.carry_out(shard, effects)
 
     def _ask(self, shard: Shard[S]) -> None:
         """Have one question out to the partition: when the first that waits may go on."""

@@ -11,14 +11,8 @@ import msgspec
 from lowtide.broker.coordinator.effects import Effects, Then
 from lowtide.broker.coordinator.timers import Timers
 from lowtide.protocol.group_records import CoordinatorRecord
-from lowtide.protocol.records import (
-    CRC_POSITION,
-    LOG_OVERHEAD,
-    MAGIC_POSITION,
-    RECORD_BATCH_OVERHEAD,
-    TRANSACTIONAL_BIT,
-    build_batch,
-)
+from lowtide.protocol.plain_batches import encode_plain_batch
+from lowtide.protocol.records import CRC_POSITION, LOG_OVERHEAD, MAGIC_POSITION, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_BIT
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import ValidatedBatch
@@ -145,19 +139,25 @@ def split_batches(records: Sequence[CoordinatorRecord], max_bytes: int) -> list[
     return batches
 
 
+def make_batches(
+    records: Sequence[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None, max_bytes: int
+) -> list[ValidatedBatch]:
+    """The records as one batch, or as several where that would have more than `max_bytes`. None at all if a record alone has."""
+    whole = make_batch(records, wall_ms, producer)
+    if whole.size_bytes <= max_bytes:
+        return [whole]
+    return [make_batch(part, wall_ms, producer) for part in split_batches(records, max_bytes) or ()]
+
+
 def make_batch(
     records: Sequence[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None = None
 ) -> ValidatedBatch:
     """A batch of our own making, which needs no check. With a producer it belongs to that one's transaction, and has no sequence."""
     producer_id, producer_epoch = producer if producer is not None else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-    batch = build_batch(
-        [(wall_ms, key, value, ()) for key, value in records],
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        is_transactional=producer is not None,
-    )
+    attributes = TRANSACTIONAL_BIT if producer is not None else 0
+    tail = encode_plain_batch(records, wall_ms, producer_id=producer_id, producer_epoch=producer_epoch, attributes=attributes)
     return ValidatedBatch(
-        size_bytes=len(batch),
+        size_bytes=MAGIC_POSITION + len(tail),
         last_offset_delta=len(records) - 1,
         record_count=len(records),
         max_timestamp=wall_ms,
@@ -166,6 +166,6 @@ def make_batch(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=NO_SEQUENCE,
-        attributes=TRANSACTIONAL_BIT if producer is not None else 0,
-        tail=(memoryview(batch)[MAGIC_POSITION:],),
+        attributes=attributes,
+        tail=(tail,),
     )

@@ -13,7 +13,7 @@ from lowtide.broker.coordinator.joining import Client
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.broker.coordinator.topic_view import TopicView
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import decode_record
+from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommits, decode_record
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from lowtide.protocol.messages.leave_group import MemberIdentity
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
@@ -22,6 +22,16 @@ SESSION_MS = 10_000
 REBALANCE_MS = 30_000
 GROUP = "g"
 WALL_START_MS = 1_000_000_000_000
+
+
+def singly(change: Any) -> list[Any]:
+    """What the records say that a change consists of."""
+    if not isinstance(change, OffsetCommits):
+        return [change]
+    return [
+        OffsetCommit(OffsetCommitKey(group=change.group, topic=change.topic, partition=partition), value)
+        for partition, value in change.values
+    ]
 
 
 class Answer:
@@ -73,9 +83,7 @@ class World:
         if effects.records and self.append_fails is not None:
             error = self.append_fails
         elif effects.records:
-            for record, change in zip(effects.records, effects.changes, strict=True):
-                assert decode_record(*record) == change
-                self.append(change if effects.producer is None else InTransaction(effects.producer[0], change))
+            self._append(effects)
         for reply, response in effects.answers:
             assert reply.response is None, "a request is answered once"
             reply.response = response
@@ -100,6 +108,17 @@ class World:
             after = self.effects()
             each.go_on(each.call(), after)
             self.carry_out(after)
+
+    def _append(self, effects: Effects) -> None:
+        """The log has each record by itself, as who loads it will find it."""
+        producer, said = effects.producer, []
+        for change in effects.changes:
+            self.groups.note(change if producer is None else InTransaction(producer[0], change), self.end_offset + len(said))
+            said += singly(change)
+        assert [decode_record(*record) for record in effects.records] == said
+        for single in said:
+            self.log.append((self.end_offset, single if producer is None else InTransaction(producer[0], single)))
+            self.end_offset += 1
 
     def append(self, change: GroupChange) -> None:
         """Put a record, or a marker, at the end of the log."""

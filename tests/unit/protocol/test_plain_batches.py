@@ -1,0 +1,26 @@
+"""The batches that a broker writes itself: byte for byte what the builder of any batch makes."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lowtide.protocol.plain_batches import encode_plain_batch
+from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_BIT, build_batch
+
+NOW = 1_700_000_000_000
+CONTENT = st.none() | st.binary(max_size=200) | st.integers(0, 3000).map(bytes)
+RECORDS = st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=20)
+
+
+@given(RECORDS, st.integers(0, 2**62), st.integers(-1, 2**62), st.integers(-1, 2**15 - 1), st.booleans(), st.booleans())
+@example([(b"k", None)] * 2000, NOW, -1, -1, False, False)  # noqa: FBT003 - the example's positions are the strategies'
+def test_the_bytes_are_those_of_any_batch(
+    records: list[tuple[bytes | None, bytes | None]], now: int, producer_id: int, epoch: int, transactional: bool, control: bool
+) -> None:
+    """Protects the format: a coordinator's records are read by Kafka's tools, and by whoever takes the partition over."""
+    attributes = TRANSACTIONAL_BIT * transactional | CONTROL_BIT * control
+    tail = encode_plain_batch(records, now, producer_id=producer_id, producer_epoch=epoch, attributes=attributes)
+    rows = [(now, key, value, ()) for key, value in records]
+    whole = build_batch(rows, producer_id=producer_id, producer_epoch=epoch, is_transactional=transactional, is_control=control)
+    assert tail == whole[MAGIC_POSITION:]
