@@ -179,6 +179,11 @@ class ReplicaManager:
         At once, from within this call, where that is so already. The error code is NONE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
         UNKNOWN_TOPIC_OR_PARTITION, or REQUEST_TIMED_OUT after `timeout_ms` or at a stop.
         """
+        log = partition.log
+        is_committed = partition.is_leader and not log.flush_is_due and log.high_watermark >= offset
+        if is_committed and self.find(*partition.topic_partition) is partition:
+            callback(ErrorCode.NONE)
+            return
         CommitWait(self, partition, offset, callback, self._clock.monotonic_ms() + timeout_ms).start()
 
     def on_follower_appended(self, partition: Partition) -> None:

@@ -198,7 +198,8 @@ _remembered_key_start = lru_cache(REMEMBERED_KEYS)(_make_key_start)
 
 def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
     """The record that keeps a classic group, or with None the one that takes it back."""
-    key = _GROUP_METADATA_TYPE + codec_for(GroupMetadataKey, 0).encode(GroupMetadataKey(group=group))
+    name = group.encode()
+    key = _GROUP_METADATA_TYPE + _INT16.pack(len(name)) + name
     if value is None:
         return key, None
     return key, _INT16.pack(GROUP_METADATA_VERSION) + codec_for(GroupMetadataValue, GROUP_METADATA_VERSION).encode(value)

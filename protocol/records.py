@@ -433,6 +433,11 @@ def pack_after_crc(header: BatchHeader) -> bytes:
     )
 
 
+def end_transaction_record(control_type: ControlRecordType, coordinator_epoch: int) -> tuple[bytes, bytes]:
+    """Key and value of a marker. Both start with their version, 0 (`ControlRecordTypeSchema` and `EndTxnMarker`)."""
+    return _CONTROL_KEY.pack(0, control_type), _END_TRANSACTION_VALUE.pack(0, coordinator_epoch)
+
+
 def build_end_transaction_marker(
     control_type: ControlRecordType,
     *,
@@ -443,12 +448,8 @@ def build_end_transaction_marker(
     base_offset: Offset = 0,
     leader_epoch: LeaderEpoch = -1,
 ) -> bytes:
-    """Build the control batch that ends a producer's transaction on one partition.
-
-    Key and value both start with their version, 0 (`ControlRecordTypeSchema` and `EndTxnMarker`). Markers have no sequence.
-    """
-    key = _CONTROL_KEY.pack(0, control_type)
-    value = _END_TRANSACTION_VALUE.pack(0, coordinator_epoch)
+    """Build the control batch that ends a producer's transaction on one partition. Markers have no sequence."""
+    key, value = end_transaction_record(control_type, coordinator_epoch)
     return build_batch(
         [(timestamp_ms, key, value, ())],
         base_offset=base_offset,

@@ -75,7 +75,8 @@ class TransactionRecord(msgspec.Struct, frozen=True):
 
 def encode_transaction(transactional_id: str, value: TransactionLogValue | None) -> CoordinatorRecord:
     """The record that keeps a transactional id's state, or with None the one that takes it back."""
-    key = _KEY_TYPE + codec_for(TransactionLogKey, 0).encode(TransactionLogKey(transactional_id=transactional_id))
+    name = transactional_id.encode()
+    key = _KEY_TYPE + _INT16.pack(len(name)) + name
     if value is None:
         return key, None
     return key, _VALUE_VERSION + codec_for(TransactionLogValue, TRANSACTION_VERSION).encode(value)

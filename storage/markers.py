@@ -9,13 +9,14 @@ Source: KIP-98, KIP-890; Kafka's `MemoryRecords.withEndTransactionMarker`, `Prod
 from __future__ import annotations
 
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.plain_batches import encode_plain_batch
 from lowtide.protocol.records import (
     CONTROL_BIT,
     MAGIC_POSITION,
     TRANSACTIONAL_BIT,
     ControlRecord,
     ControlRecordType,
-    build_end_transaction_marker,
+    end_transaction_record,
 )
 from lowtide.protocol.types import NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
 from lowtide.storage.log_values import AppendedBatch
@@ -42,11 +43,15 @@ def make_marker(
 ) -> Marker:
     """The marker of a transaction's end. `now_ms` is wall-clock time."""
     kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
-    batch = build_end_transaction_marker(
-        kind, timestamp_ms=now_ms, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
+    tail = encode_plain_batch(
+        [end_transaction_record(kind, coordinator_epoch)],
+        now_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
     )
     return Marker(
-        size_bytes=len(batch),
+        size_bytes=MAGIC_POSITION + len(tail),
         last_offset_delta=0,
         record_count=1,
         max_timestamp=now_ms,
@@ -56,7 +61,7 @@ def make_marker(
         producer_epoch=producer_epoch,
         base_sequence=NO_SEQUENCE,
         attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
-        tail=(memoryview(batch)[MAGIC_POSITION:],),
+        tail=(tail,),
         control=ControlRecord(kind, coordinator_epoch),
         epoch_is_bumped=epoch_is_bumped,
     )

@@ -46,6 +46,9 @@ class GroupState(Enum):
     DEAD = "Dead"
     """Gone from this coordinator. action: COORDINATOR_NOT_AVAILABLE. transition: none."""
 
+    __hash__ = object.__hash__
+    """There is one object of each; the hash that enumerations come with is a function in Python, and every request looks states up."""
+
 
 _FOLLOWS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
@@ -252,9 +255,10 @@ class ClassicGroup:
         awaiting_join: Reply,
     ) -> None:
         """Take over what a member says of itself when it joins again."""
-        self._count_protocols(member, -1)
-        member.protocols = protocols
-        self._count_protocols(member, 1)
+        if member.protocols != protocols:
+            self._count_protocols(member, -1)
+            member.protocols = protocols
+            self._count_protocols(member, 1)
         member.rebalance_timeout_ms, member.session_timeout_ms = rebalance_timeout_ms, session_timeout_ms
         self.awaiting_join_count += (awaiting_join is not None) - (member.awaiting_join is not None)
         member.awaiting_join = awaiting_join
@@ -324,7 +328,9 @@ class ClassicGroup:
 
     def select_protocol(self) -> str:
         """The protocol that all speak and most like best; of equals the one that was voted for first."""
-        candidates = frozenset(name for name, count in self.supported.items() if count == len(self.members))
+        candidates = frozenset([name for name, count in self.supported.items() if count == len(self.members)])
+        if len(candidates) == 1:
+            return next(iter(candidates))
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(votes, key=votes.__getitem__)
 

@@ -197,12 +197,14 @@ class Joining:
 
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
-    return tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+    return tuple([(protocol.name, protocol.metadata) for protocol in request.protocols])
 
 
 def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: Client) -> int:
     """What the group would hold more for this member than it does."""
     known = group.members.get(request.member_id)
+    if known is not None and known.protocols == _protocols(request):
+        return 0
     held = known.held_bytes - len(known.assignment) if known is not None else 0
     return bytes_of_member((client.client_id, request.group_instance_id), _protocols(request)) - held
 

@@ -52,6 +52,10 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
 
 def _without_nulls(answer: Pending[JoinGroupResponse]) -> Pending[JoinGroupResponse]:
+    if answer.done:
+        if answer.response is not None:
+            _without_null(answer.response)
+        return answer
     pending: Pending[JoinGroupResponse] = Pending()
 
     def on_answer(response: JoinGroupResponse | None) -> None:
