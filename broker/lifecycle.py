@@ -389,6 +389,8 @@ class Broker:
             self._session.wake_controller()
         if self._groups is not None:
             self._groups.on_image(delta)
+        if self._transactions is not None:
+            self._transactions.on_image(old, new, delta)
 
     def _follow_configs(self, image: MetadataImage) -> bool:
         """Take over what was set on this broker and on all; returns whether logs may have to follow."""

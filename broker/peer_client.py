@@ -25,6 +25,9 @@ from lowtide.protocol.headers import read_response_header, request_header
 from lowtide.runtime.network import connect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.records import Listener
     from lowtide.protocol.schema import ApiMessage
     from lowtide.protocol.types import BrokerId
@@ -359,6 +362,17 @@ class PeerClients:
         """Close the connections to a broker: one, or those of all purposes."""
         for key in [key for key in self._clients if key[0] == broker_id and purpose in (None, key[1])]:
             self._clients.pop(key).close()
+
+    def forget_ended(self, old: MetadataImage, new: MetadataImage, changed: Iterable[BrokerId], purposes: Iterable[str]) -> None:
+        """Close the connections of these purposes to brokers whose registration has ended.
+
+        A machine that lost its power leaves connections behind on which nothing comes any more, not even an end.
+        """
+        for broker_id in changed:
+            epoch = old.broker_epoch(broker_id)
+            if epoch is not None and new.broker_epoch(broker_id) != epoch:
+                for purpose in purposes:
+                    self.forget(broker_id, purpose)
 
     def close(self) -> None:
         """Close all. Requests that wait fail with PeerError."""

@@ -33,7 +33,7 @@ from lowtide.protocol.messages.write_txn_markers import (
 )
 from lowtide.protocol.types import BrokerId, TopicPartition
 
-PURPOSE: Final = "transactions"
+MARKERS_PURPOSE: Final = "transactions"
 TIMEOUT_MS: Final = 30_000
 """How long a marker may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
 
@@ -137,7 +137,7 @@ class MarkerSender:
         if node is not None and batch:
             request = WriteTxnMarkersRequest(markers=[_as_marker(telling.end, keys) for telling, keys in batch])
             try:
-                client = self._peers.client(broker_id, node.inter_broker, PURPOSE)
+                client = self._peers.client(broker_id, node.inter_broker, MARKERS_PURPOSE)
                 answer: WriteTxnMarkersResponse = await client.request(ApiKey.WRITE_TXN_MARKERS, _VERSION, request, TIMEOUT_MS)
             except PeerError as error:
                 self._broker.log.warning("a broker could not be told how transactions ended", broker=broker_id, reason=str(error))

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.marker_sender import MarkerSender, Telling
+from lowtide.broker.coordinator.marker_sender import MARKERS_PURPOSE, MarkerSender, Telling
 from lowtide.broker.coordinator.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.producer_ids import ProducerIds
@@ -21,9 +21,13 @@ from lowtide.broker.coordinator.transactions import Transactions
 from lowtide.broker.peer_client import PeerClients
 from lowtide.broker.pending import Pending
 from lowtide.broker.topics import TopicAdministrator
+from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.transaction_records import decode_transaction
 from lowtide.protocol.types import ProducerId
+
+VERIFICATION_PURPOSE: Final = "verification"
+"""Of connections to coordinators that are asked about transactions."""
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 
@@ -120,6 +124,10 @@ class TransactionCoordinator:
         """Follow who leads. On the order of once a second."""
         if self.topic.exists or self._runtime.shards:
             self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
+
+    def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+        """Who waits for a broker that is gone asks the one that has followed it."""
+        self.peers.forget_ended(old, new, delta.brokers_changed, (MARKERS_PURPOSE, VERIFICATION_PURPOSE))
 
     def close(self) -> None:
         """Send whoever waits here elsewhere: the broker stops."""

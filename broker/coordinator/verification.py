@@ -17,7 +17,7 @@ import msgspec
 
 from lowtide.broker.coordinator.effects import Effects, append_error
 from lowtide.broker.coordinator.transaction import EPOCH_BUMPS_SINCE
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.coordinator.transaction_service import VERIFICATION_PURPOSE, TransactionCoordinator
 from lowtide.broker.peer_client import PeerClients, PeerError
 from lowtide.broker.pending import Pending
 from lowtide.metadata.broker_image import BrokerImage
@@ -31,7 +31,6 @@ from lowtide.protocol.messages.add_partitions_to_txn import (
 )
 from lowtide.protocol.types import ProducerEpoch, ProducerId, TopicPartition
 
-PURPOSE: Final = "verification"
 TIMEOUT_MS: Final = 30_000
 _VERSION: Final = 5
 
@@ -139,7 +138,7 @@ class TransactionVerifier:
             verify_only=not question.adds,
             topics=[AddPartitionsToTxnTopic(name=topic, partitions=[partition])],
         )
-        client = self._peers.client(coordinator.broker_id, coordinator.inter_broker, PURPOSE)
+        client = self._peers.client(coordinator.broker_id, coordinator.inter_broker, VERIFICATION_PURPOSE)
         try:
             request = AddPartitionsToTxnRequest(transactions=[transaction])
             answer: AddPartitionsToTxnResponse = await client.request(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, request, TIMEOUT_MS)

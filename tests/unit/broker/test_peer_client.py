@@ -11,6 +11,8 @@ import pytest
 import uvloop
 
 from lowtide.broker.peer_client import BACKOFF_MAX_MS, IN_FLIGHT_MAX, RECEIVE_BYTES, PeerClient, PeerClients, PeerError
+from lowtide.metadata.broker_image import BrokerImage
+from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
@@ -205,6 +207,37 @@ def test_no_answer_in_time_closes_the_connection_and_fails_all_that_waits_on_it(
         peers[0].script = echo
         await asyncio.sleep(0.1)
         assert peers[0].transport.is_closing()
+
+    simulated(body, lambda *_: None)
+
+
+def test_nobody_waits_for_a_broker_whose_registration_has_ended() -> None:
+    """One that has lost its power closes nothing: the end of a transaction would wait for its answer as long as for one that works."""
+
+    def image(*brokers: tuple[int, int]) -> MetadataImage:
+        return MetadataImage(brokers={number: BrokerImage(number, epoch, ()) for number, epoch in brokers})
+
+    async def body(scene: Scene, loop: SimulatedLoop, _peers: list[ScriptedPeer]) -> None:
+        def ask(purpose: str) -> asyncio.Task[Any]:
+            return scene.asking.spawn(scene.client(purpose).request(ApiKey.API_VERSIONS, 3, VERSIONS, 30_000), name=purpose)
+
+        transactions, other = ask("transactions"), ask("other")
+        await asyncio.sleep(1)
+        started = loop.time()
+        scene.clients.forget_ended(image((2, 7)), image((2, 7), (3, 8)), [2, 3], ("transactions",))
+        await asyncio.sleep(1)
+        assert not transactions.done()
+        scene.clients.forget_ended(image((2, 7)), image(), [2], ("transactions",))
+        with pytest.raises(PeerError, match="not needed any more"):
+            await transactions
+        assert loop.time() - started < 2
+        anew = ask("transactions")
+        await asyncio.sleep(1)
+        scene.clients.forget_ended(image((2, 7)), image((2, 9)), [2], ("transactions",))
+        with pytest.raises(PeerError, match="not needed any more"):
+            await anew
+        assert not other.done()
+        other.cancel()
 
     simulated(body, lambda *_: None)
 
