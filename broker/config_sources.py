@@ -18,8 +18,11 @@ ENVIRONMENT_PREFIX = "LOWTIDE_"
 METADATA_USER = "LOWTIDE_METADATA_USER"
 METADATA_PASSWORD = "LOWTIDE_METADATA_PASSWORD"  # noqa: S105 - a name
 METADATA_PASSWORD_FILE = "LOWTIDE_METADATA_PASSWORD_FILE"  # noqa: S105 - a name
-NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE})
-"""Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration."""
+BOOTSTRAP_SERVER = "LOWTIDE_BOOTSTRAP_SERVER"
+COMMAND_CONFIG = "LOWTIDE_COMMAND_CONFIG"
+NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE, BOOTSTRAP_SERVER, COMMAND_CONFIG})
+"""Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration; and where
+the command line finds a cluster, which may be set where a broker is started too."""
 
 _SERVICE_LINK = re.compile(r"LOWTIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)")
 """What Kubernetes puts into the environment of every pod beside a service named lowtide."""

@@ -32,6 +32,7 @@ ENTRIES: Final = {
     "dev": Entry("run a cluster of several brokers in one process, for laptops and tests", BROKERS),
     "keys": Entry("print every configuration key of a broker, as a page in Markdown", BROKERS),
     "topics": Entry("topics explain: what keeps the oldest segment of a topic's partitions, and when it will go", CLUSTER),
+    "records": Entry("delete records, sweep many partitions, show records", CLUSTER, "records"),
     "dump-log": Entry("say what is in the files of a log, also damaged ones; reads only", FILES, "dump_log"),
     "repair-log-start": Entry("keep what is readable of a damaged journal of log start offsets", FILES),
     "version": Entry("print the version", OTHERS),

@@ -1,21 +1,33 @@
 """What all commands have in common: their options, how they are run, and how their errors end them.
 
-A command is a function whose first argument is a `Call`. `local` is for those that need no cluster: it adds the options, and turns errors
-into one sentence on standard error and an exit code.
+A command is a function whose first argument is a `Call`. `local` is for those that need no cluster, `network` for coroutines that get a
+client in theirs; both add the options and turn errors into one sentence on standard error and an exit code.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
+from lowtide.broker.config_sources import BOOTSTRAP_SERVER, COMMAND_CONFIG
 from lowtide.cli.outcome import CommandError, ExitCode
 from lowtide.cli.printing import Output, printable, remark
+from lowtide.runtime.process import environment
+
+if TYPE_CHECKING:
+    from lowtide.admin.client import AdminClient
+    from lowtide.admin.errors import AdminError
+    from lowtide.admin.settings import ClientSettings
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:9092"
+TIMEOUT_S: Final = 60.0
+HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +37,51 @@ class Call:
     output: Output
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkCall(Call):
+    """How a command was called that asks a cluster."""
+
+    client: AdminClient
+    timeout_ms: int
+    """How long each question to the cluster may take, with what is tried again."""
+
+
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text is for people, json for programs")]
 _OWN_OUTPUT: Final = {"output": (OutputOption, Output.TEXT)}
+_NETWORK: Final[Mapping[str, tuple[Any, Any]]] = {
+    "bootstrap_server": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--bootstrap-server",
+                "-b",
+                metavar="HOST:PORT,…",
+                envvar=BOOTSTRAP_SERVER,
+                help=f"brokers to ask first; without it bootstrap.servers of --command-config, or {DEFAULT_ADDRESS}",
+            ),
+        ],
+        None,
+    ),
+    "command_config": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--command-config", metavar="FILE", envvar=COMMAND_CONFIG, help="settings of a client, in Kafka's names: TLS, SASL, times"
+            ),
+        ],
+        None,
+    ),
+    "timeout": (
+        Annotated[
+            float,
+            typer.Option(
+                "--timeout", metavar="SECONDS", min=0.1, max=HOUR_S, help="how long a question may take, with what is tried again"
+            ),
+        ],
+        TIMEOUT_S,
+    ),
+    **_OWN_OUTPUT,
+}
 
 
 def local(function: Callable[..., ExitCode]) -> Callable[..., int]:
@@ -38,6 +93,68 @@ def local(function: Callable[..., ExitCode]) -> Callable[..., int]:
         return _ended(context, lambda: function(call, **given))
 
     return _with_options(run, function, _OWN_OUTPUT)
+
+
+def network(function: Callable[..., Awaitable[ExitCode]]) -> Callable[..., int]:
+    """A command that asks a cluster."""
+
+    @wraps(function)
+    def run(context: typer.Context, **given: Any) -> int:
+        common = {name: given.pop(name) for name in _NETWORK}
+
+        def whole() -> ExitCode:
+            settings = client_settings(common["bootstrap_server"], common["command_config"])
+            return asyncio.run(_connected(settings, common["timeout"], common["output"], lambda call: function(call, **given)))
+
+        return _ended(context, whole)
+
+    return _with_options(run, function, _NETWORK)
+
+
+def client_settings(bootstrap_server: str | None, command_config: str | None) -> ClientSettings:
+    """What the options and the file say. Errors: CommandError."""
+    from lowtide.admin.settings import ClientSettings, SettingsError  # noqa: PLC0415 - commands without a cluster don't need it
+
+    source = BOOTSTRAP_SERVER if environment().get(BOOTSTRAP_SERVER) == bootstrap_server else "--bootstrap-server"
+    try:
+        if bootstrap_server is not None:
+            return ClientSettings.read(command_config, {"bootstrap.servers": bootstrap_server}, source)
+        if command_config is not None and names_brokers(command_config):
+            return ClientSettings.read(command_config)
+        return ClientSettings.read(command_config, {"bootstrap.servers": DEFAULT_ADDRESS}, "the default")
+    except SettingsError as error:
+        raise CommandError(str(error), ExitCode.MISUSED) from None
+
+
+def names_brokers(path: str) -> bool:
+    """Whether a file of settings says where brokers are. Errors: SettingsError."""
+    from lowtide.admin.settings import read_properties_file  # noqa: PLC0415
+    from lowtide.runtime.filesystem import OsFileSystem  # noqa: PLC0415
+
+    return not {"bootstrap.servers", "metadata.broker.list"}.isdisjoint(read_properties_file(path, OsFileSystem()))
+
+
+def network_error(error: AdminError) -> CommandError:
+    """How a command ends by an error that concerns all of it."""
+    from lowtide.admin.errors import AuthenticationFailedError, ConnectionFailedError, DeadlineExceededError  # noqa: PLC0415
+
+    away = isinstance(error, AuthenticationFailedError | ConnectionFailedError | DeadlineExceededError)
+    sentence = str(error)
+    return CommandError(sentence if sentence.endswith(".") else f"{sentence}.", ExitCode.UNREACHABLE if away else ExitCode.FAILED)
+
+
+async def _connected(
+    settings: ClientSettings, timeout_s: float, output: Output, command: Callable[[NetworkCall], Awaitable[ExitCode]]
+) -> ExitCode:
+    """Runs a command with a client. Errors: CommandError."""
+    from lowtide.admin.client import AdminClient  # noqa: PLC0415
+    from lowtide.admin.errors import AdminError  # noqa: PLC0415
+
+    try:
+        async with AdminClient(settings) as client:
+            return await command(NetworkCall(output=output, client=client, timeout_ms=round(timeout_s * 1000)))
+    except AdminError as error:
+        raise network_error(error) from error
 
 
 def _ended(context: typer.Context, command: Callable[[], ExitCode]) -> int:

@@ -1,0 +1,280 @@
+"""`lowtide records sweep`: delete the beginning of many partitions, at a pace, so that it can be taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from crc32c import crc32c
+
+from lowtide.admin.client import AdminClient
+from lowtide.admin.cluster_view import ClusterView
+from lowtide.admin.deletion import DeletedRecords, DeleteTarget
+from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.cluster_questions import view_of_topics
+from lowtide.cli.confirmation import confirm
+from lowtide.cli.delete_plan import Plan, in_words, make_plan, matching_topics, summary, target_of
+from lowtide.cli.offset_file import OffsetFileError, read_offset_file
+from lowtide.cli.outcome import CommandError, ExitCode, misused
+from lowtide.cli.printing import Output, plural, print_json, print_table, progress, remark
+from lowtide.cli.sweeping import (
+    DONE,
+    PENDING,
+    STATE_BYTES_MAX,
+    Pace,
+    StateError,
+    Sweep,
+    SweptPartition,
+    check_same,
+    decode_sweep,
+    describe_request,
+)
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.filesystem import OsFileSystem
+
+FAILURES_SHOWN: Final = 20
+PRIVATE: Final = 0o600
+"""The names of topics are nobody else's business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be swept: partitions with where to, and the same in words."""
+
+    targets: Mapping[TopicPartition, DeleteTarget]
+    view: ClusterView
+    request: str
+    in_words: str
+
+
+@network
+async def sweep(
+    call: NetworkCall,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="PATTERN…", help="topics: names, with * and ? for any characters")] = None,
+    *,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="offsets, as lowtide-delete-records takes them")] = None,
+    offset: Annotated[str | None, typer.Option("--offset", metavar="OFFSET", help="the first offset that stays, or `end`")] = None,
+    before: Annotated[str | None, typer.Option("--before", metavar="TIME", help="ISO 8601 with a time zone, or milliseconds")] = None,
+    committed_by: Annotated[
+        list[str] | None, typer.Option("--committed-by", metavar="GROUP", help="what this group has consumed; of several, what all have")
+    ] = None,
+    leader_only: Annotated[bool, typer.Option("--leader-only", help="done as soon as the leaders have deleted (KIP-1343)")] = False,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.1, metavar="N", help="at most so many partitions a second")] = None,
+    state: Annotated[str | None, typer.Option("--state", metavar="FILE", help="keep in it what is done, and go on from it")] = None,
+    report: Annotated[str | None, typer.Option("--report", metavar="FILE", help="write what became of each partition, as JSON")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and delete nothing")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
+) -> ExitCode:
+    """Delete the beginning of many partitions: of topics by pattern, or of those in a file.
+
+    Offsets are looked up once, at the beginning. With --state a sweep that was stopped, or killed, goes on with what is left when the same
+    command is given again, and tries again what failed. Left alone are topics that were made anew meanwhile, and with --committed-by
+    partitions that a group has committed nothing for.
+    """
+    wanted = _wanted(topics or [], file, offset, before, committed_by or [])
+    found = None if state is None else _read_state(state)
+    begun = SystemClock().monotonic_ms()
+    if found is None:
+        wish = await _wish(call, wanted, topics or [], leader_only=leader_only)
+        plan = await make_plan(call.client, wish.targets, wish.view, call.timeout_ms, with_bytes=dry_run)
+        swept = _begun(plan, wish)
+        if dry_run:
+            return _rehearsed(call, plan)
+        if not yes:
+            confirm(f"Sweep {', '.join(topics or [file or ''])}: {wish.in_words}: {summary(plan)}?")
+    else:
+        swept = found
+        view = await view_of_topics(call.client, [], call.timeout_ms)
+        request = describe_request(topics or ["--file"], _words(wanted), leader_only=leader_only)
+        try:
+            check_same(swept, request, view.cluster_id, state or "")
+        except StateError as error:
+            raise misused(str(error)) from None
+        swept.retry_failed()
+        if not swept.pending():
+            remark(f"{state} is of a sweep that is done; nothing was left to do.")
+        if dry_run:
+            return _rest_told(call, swept)
+        if not yes and swept.pending():
+            confirm(f"Go on with {plural(len(swept.pending()), 'partition')} of {len(swept.partitions):,}?")
+    await _carry_out(call, swept, Pace(rate, begun), state, leader_only=leader_only)
+    return _reported(call, swept, report, SystemClock().monotonic_ms() - begun)
+
+
+def _wanted(
+    topics: list[str], file: str | None, offset: str | None, before: str | None, groups: list[str]
+) -> DeleteTarget | Mapping[TopicPartition, DeleteTarget]:
+    """Where to, for all partitions, or for each of a file. Errors: CommandError."""
+    if file is None:
+        if not topics:
+            raise misused("nothing is named: give patterns of topics, or --file.")
+        return target_of(offset, before, groups)
+    if topics or offset or before or groups:
+        raise misused("--file says partitions and offsets: it isn't possible with patterns, --offset, --before or --committed-by.")
+    try:
+        return dict(read_offset_file(file, OsFileSystem()))
+    except OffsetFileError as error:
+        raise misused(str(error)) from None
+
+
+def _words(wanted: DeleteTarget | Mapping[TopicPartition, DeleteTarget]) -> str:
+    """Where to; a file by a checksum of what it says, so that another one isn't taken for it."""
+    if not isinstance(wanted, Mapping):
+        return in_words(wanted)
+    return f"offsets of a file ({crc32c(repr(sorted(wanted.items())).encode()):08x})"
+
+
+async def _wish(
+    call: NetworkCall, wanted: DeleteTarget | Mapping[TopicPartition, DeleteTarget], patterns: list[str], *, leader_only: bool
+) -> Wish:
+    """Which partitions are meant now. Errors: CommandError."""
+    words = _words(wanted)
+    if isinstance(wanted, Mapping):
+        view = await view_of_topics(call.client, list(dict.fromkeys(partition.topic for partition in wanted)), call.timeout_ms)
+        return Wish(targets=wanted, view=view, request=describe_request(["--file"], words, leader_only=leader_only), in_words=words)
+    view = await view_of_topics(call.client, None, call.timeout_ms)
+    topics = matching_topics(patterns, view)
+    targets = {TopicPartition(topic, number): wanted for topic in topics for number in view.topics[topic].partitions}
+    return Wish(targets=targets, view=view, request=describe_request(patterns, words, leader_only=leader_only), in_words=words)
+
+
+def _begun(plan: Plan, wish: Wish) -> Sweep:
+    """A new sweep: what can't be looked up has failed already."""
+    swept = Sweep(request=wish.request, cluster_id=wish.view.cluster_id, topic_ids=dict(plan.topic_ids))
+    for each in plan.deletes:
+        outcome = PENDING if each.reason is None else each.reason
+        swept.partitions[each.partition] = SweptPartition(each.log_start, max(0, each.delete_to or 0), outcome)
+    return swept
+
+
+def _read_state(path: str) -> Sweep | None:
+    """The sweep in a file, if it is there. Errors: CommandError."""
+    files = OsFileSystem()
+    try:
+        if not files.exists(path):
+            return None
+        if files.file_size(path) > STATE_BYTES_MAX:
+            raise misused(f"{path} is larger than a state of a sweep can be.")
+        return decode_sweep(files.read_bytes(path), path)
+    except OSError as error:
+        raise misused(f"{path} can't be read: {error.strerror}.") from None
+    except StateError as error:
+        raise misused(str(error)) from None
+
+
+def _keep(path: str | None, content: bytes) -> None:
+    """Put a file in place, whole. Errors: CommandError: without its state a sweep doesn't go on."""
+    if path is None:
+        return
+    try:
+        OsFileSystem().replace_file(path, content, mode=PRIVATE)
+    except OSError as error:
+        message = f"{path} can't be written: {error.strerror}."
+        raise CommandError(message) from error
+
+
+async def _carry_out(call: NetworkCall, swept: Sweep, pace: Pace, state: str | None, *, leader_only: bool) -> None:
+    """Delete what is pending, chunk by chunk; the state is kept before the first and after each."""
+    clock = SystemClock()
+    _keep(state, swept.encode())
+    pending = swept.pending()
+    with progress("sweeping", len(pending)) as shown:
+        for start in range(0, len(pending), pace.chunk()):
+            some = pending[start : start + pace.chunk()]
+            await asyncio.sleep(pace.wait_ms(len(some), clock.monotonic_ms()) / 1000)
+            offsets = {partition: swept.partitions[partition].offset for partition in some}
+            swept.note(await _delete(call.client, offsets, swept, call.timeout_ms, leader_only=leader_only))
+            _keep(state, swept.encode())
+            shown.advance(len(some))
+
+
+async def _delete(
+    client: AdminClient, offsets: dict[TopicPartition, int], swept: Sweep, timeout_ms: int, *, leader_only: bool
+) -> dict[TopicPartition, str | None]:
+    """What becomes of some partitions: None is done."""
+    topic_ids = {topic: topic_id for topic in {each.topic for each in offsets} if (topic_id := swept.topic_ids.get(topic)) is not None}
+    results = await client.delete_records(offsets, leader_only=leader_only, timeout_ms=timeout_ms, topic_ids=topic_ids)
+    return {
+        partition: None if isinstance(result, DeletedRecords) else str(result).removeprefix(f"{partition}: ")
+        for partition, result in results.items()
+    }
+
+
+def _rehearsed(call: NetworkCall, plan: Plan) -> ExitCode:
+    """What would go."""
+    failed = [each for each in plan.deletes if each.reason is not None]
+    topics: dict[str, list[int]] = {}
+    for each in plan.deletes:
+        sums = topics.setdefault(each.partition.topic, [0, 0, 0])
+        sums[0] += 1
+        sums[1] += each.records or 0
+        sums[2] += each.reason is not None
+    if call.output is Output.JSON:
+        rows = [{"topic": topic, "partitions": sums[0], "records": sums[1], "left_alone": sums[2]} for topic, sums in topics.items()]
+        print_json(
+            {"dry_run": True, "partitions": len(plan.deletes), "records": plan.records, "bytes_estimated": plan.bytes, "topics": rows}
+        )
+    else:
+        print_table(("topic", "partitions", "records", "left alone"), [(topic, *sums) for topic, sums in topics.items()])
+        _print_failures({each.partition: each.reason or "" for each in failed})
+        print(f"{summary(plan)} would go. Nothing was deleted.")
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _rest_told(call: NetworkCall, swept: Sweep) -> ExitCode:
+    """What is left of a sweep that was begun."""
+    left = [swept.partitions[partition] for partition in swept.pending()]
+    records = sum(each.records for each in left)
+    if call.output is Output.JSON:
+        print_json({"dry_run": True, "partitions": len(left), "records": records, "bytes_estimated": None, "topics": []})
+    else:
+        print(f"Left of this sweep: {plural(records, 'record')} of {plural(len(left), 'partition')}. Nothing was deleted.")
+    return ExitCode.DONE
+
+
+def _reported(call: NetworkCall, swept: Sweep, report: str | None, took_ms: int) -> ExitCode:
+    """Says what became of it; the exit code."""
+    failures = swept.failures()
+    done, records = swept.count(DONE), sum(each.records for each in swept.partitions.values() if each.outcome == DONE)
+    value: dict[str, Any] = {
+        "dry_run": False,
+        "partitions": len(swept.partitions),
+        "done": done,
+        "failed": len(failures),
+        "records": records,
+    }
+    value |= {
+        "took_ms": took_ms,
+        "failures": [{"topic": key.topic, "partition": key.partition, "reason": why} for key, why in failures.items()],
+    }
+    rows = [
+        {
+            "topic": key.topic,
+            "partition": key.partition,
+            "log_start_offset": each.log_start,
+            "delete_to": each.offset,
+            "outcome": each.outcome,
+        }
+        for key, each in swept.partitions.items()
+    ]
+    _keep(report, msgspec.json.format(msgspec.json.encode(value | {"outcomes": rows}), indent=1) + b"\n")
+    if call.output is Output.JSON:
+        print_json(value)
+    else:
+        _print_failures(failures)
+        print(f"{plural(records, 'record')} of {plural(done, 'partition')} deleted in {took_ms / 1000:.1f} s; {len(failures):,} failed.")
+    return ExitCode.FAILED if failures else ExitCode.DONE
+
+
+def _print_failures(failures: Mapping[TopicPartition, str]) -> None:
+    """The first ones; all are in the report."""
+    if failures:
+        rows = [(key.topic, key.partition, why) for key, why in list(failures.items())[:FAILURES_SHOWN]]
+        print_table(("topic", "partition", "reason"), rows)
+    if len(failures) > FAILURES_SHOWN:
+        print(f"… and {len(failures) - FAILURES_SHOWN:,} more; --report has all.")

@@ -1,0 +1,191 @@
+"""`lowtide records` against a real broker: deletes by offset, time and groups, rehearsals that come true, sweeps that are killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from .command_lines import answer, command, environment, run, sentence
+from .conftest import NOT_YET
+from .driver import Driver, Sent, until
+
+HOUR_MS = 3_600_000
+
+
+def ten(now_ms: int) -> list[Sent]:
+    """Ten records, an hour apart, of which the last is an hour old."""
+    return [Sent(b"k", b"%d" % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)]
+
+
+@pytest.fixture
+def filled(other: Driver, topic: str) -> tuple[str, int]:
+    """A topic with ten records in each of two of its three partitions, and the time now."""
+    now_ms = int(time.time() * 1000)
+    other.produce(topic, ten(now_ms), partition=0)
+    other.produce(topic, ten(now_ms), partition=1)
+    return topic, now_ms
+
+
+def test_a_rehearsal_says_what_then_goes(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """Records to the number; and it deletes nothing."""
+    topic, now_ms = filled
+    words = ("records", "delete", topic, "--before", now_ms - 6 * HOUR_MS)
+    told = answer(*words, "--dry-run", bootstrap=lowtide.bootstrap)
+    assert told["dry_run"] is True
+    assert {row["partition"]: (row["log_start_offset"], row["delete_to"], row["records"]) for row in told["partitions"]} == {
+        0: (0, 4, 4),
+        1: (0, 4, 4),
+        2: (0, 0, 0),
+    }
+    assert 0 < told["bytes_estimated"] < 2000
+    assert other.offsets(topic, range(3)) == {0: (0, 10), 1: (0, 10), 2: (0, 0)}
+    done = answer(*words, "--yes", bootstrap=lowtide.bootstrap)
+    assert [row["records"] for row in done["partitions"]] == [row["records"] for row in told["partitions"]]
+    assert [(row["low_watermark"], row["error"]) for row in done["partitions"]] == [(4, None), (4, None), (0, None)]
+    assert other.offsets(topic, range(3)) == {0: (4, 10), 1: (4, 10), 2: (0, 0)}
+
+
+def test_offsets_and_the_end_of_some_partitions(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    topic, _ = filled
+    run("records", "delete", f"{topic}:0", "--offset", 3, "--yes", bootstrap=lowtide.bootstrap)
+    told = answer("records", "delete", f"{topic}:1-2", "--offset", "end", "--yes", "--leader-only", bootstrap=lowtide.bootstrap)
+    assert [(row["low_watermark"], row["leader_log_start_offset"]) for row in told["partitions"]] == [(10, 10), (0, 0)]
+    assert other.offsets(topic, range(3)) == {0: (3, 10), 1: (10, 10), 2: (0, 0)}
+
+
+def test_what_all_groups_have_consumed(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """The slowest decides; a partition that one of them hasn't committed for is left alone, and told."""
+    topic, _ = filled
+    from lowtide import BlockingAdminClient
+    from lowtide.admin import TopicPartition
+
+    with BlockingAdminClient(lowtide.bootstrap) as client:
+        slow, fast = f"slow-{topic}", f"fast-{topic}"
+        client.alter_group_offsets(slow, {TopicPartition(topic, 0): 4})
+        client.alter_group_offsets(fast, {TopicPartition(topic, 0): 9, TopicPartition(topic, 1): 9})
+    words = ("records", "delete", topic, "--committed-by", slow, "--committed-by", fast, "--yes")
+    told = answer(*words, bootstrap=lowtide.bootstrap, code=1)
+    assert [row["error"] and row["error"]["message"] for row in told["partitions"]] == [
+        None,
+        f"group {slow} hasn't committed an offset for it",
+        f"group {slow} hasn't committed an offset for it",
+    ]
+    assert other.offsets(topic, range(3)) == {0: (4, 10), 1: (0, 10), 2: (0, 0)}
+
+
+def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """Without a terminal nobody can be asked: exit code 4."""
+    topic, _ = filled
+    for words in (("delete", topic), ("sweep", f"{topic}*")):
+        said = sentence("records", *words, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
+        assert said.startswith(f"lowtide records {words[0]}: this deletes, and nobody can be asked")
+    assert other.offsets(topic, [0]) == {0: (0, 10)}
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("delete", "{topic}", "--offset", 11, "--yes"), None),
+        (("delete", "{topic}"), "it isn't said up to where: give one of --offset, --before and --committed-by."),
+        (("delete", "{topic}", "--offset", 1, "--before", "1793491200000"), "--offset and --before are not possible together"),
+        (("delete", "{topic}", "--offset", "-1"), "--offset: '-1' is no offset"),
+        (("delete", "{topic}", "--before", "2026-11-01"), "--before: '2026-11-01' has no time zone"),
+        (("delete", "{topic}:9", "--offset", 1), "has no partition 9: it has 3."),
+        (("delete", "{topic}-gone", "--offset", 1), "there is no topic"),
+        (("delete", "a b", "--offset", 1), "'a b' is no name of a topic"),
+        (("delete",), "Missing argument"),
+        (("sweep", "--offset", 1), "nothing is named: give patterns of topics, or --file."),
+        (("sweep", "no-such-*", "--offset", 1), "no topic fits 'no-such-*'."),
+        (("sweep", "x", "--file", "f", "--offset", 1), "--file says partitions and offsets"),
+        (("sweep", "--file", "missing.json"), "missing.json can't be read: No such file or directory."),
+        (("sweep", "x", "--offset", 1, "--rate", 0), "Invalid value for"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int], words: tuple, part: str | None
+) -> None:
+    """With a sentence, before anything is deleted."""
+    topic, _ = filled
+    named = [str(word).replace("{topic}", topic) for word in words]
+    if part is None:
+        rows = answer("records", *named, bootstrap=lowtide.bootstrap, code=1)["partitions"]
+        assert rows[0]["error"]["message"] == "offset 11 is beyond the high watermark, 10"
+    else:
+        assert part in sentence("records", *named, bootstrap=lowtide.bootstrap, code=2)
+    assert other.offsets(topic, [0]) == {0: (0, 10)}
+
+
+def test_a_cluster_that_is_away_is_exit_code_3() -> None:
+    """And the sentence says where it was looked for."""
+    said = sentence("records", "delete", "t", "--offset", 1, "--timeout", 1, "-b", "127.0.0.1:1", code=3)
+    assert "127.0.0.1:1" in said
+
+
+def test_settings_that_cannot_be_are_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=MAYBE\n")
+    said = sentence("records", "delete", "t", "--offset", 1, "--command-config", file, code=2)
+    assert "client.properties line 1: security.protocol is 'MAYBE'" in said
+
+
+def test_a_sweep_that_is_killed_goes_on(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str, tmp_path: Path) -> None:
+    """SIGKILL in the middle: the next run does what is left, to the offsets of the first, and its file is nobody else's to read."""
+    other.create_topic(lowtide_topic, 24, {})
+    until(lambda: len(other.offsets(lowtide_topic, range(24))) == 24, but=NOT_YET)
+    for number in range(24):
+        other.produce(lowtide_topic, [Sent(b"k", b"v")] * 3, partition=number)
+    state = tmp_path / "state.json"
+    words = ("records", "sweep", f"{lowtide_topic}*", "--offset", "end", "--state", state, "--yes", "--output", "json")
+    process = subprocess.Popen(command(*words, "--rate", 8), env=environment(lowtide.bootstrap), stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: state.exists() and 2 <= state.read_text().count('"done"') < 24)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert state.stat().st_mode & 0o777 == 0o600
+    begun = json.loads(state.read_text())
+    assert any(row[4] == "pending" for row in begun["partitions"])
+    other.produce(lowtide_topic, [Sent(b"k", b"late")], partition=23)
+    assert "is of another sweep" in sentence(*words[:4], 1, *words[5:], bootstrap=lowtide.bootstrap, code=2)
+    report = tmp_path / "report.json"
+    told = json.loads(run(*words, "--report", report, bootstrap=lowtide.bootstrap).stdout)
+    assert (told["partitions"], told["done"], told["failed"], told["records"]) == (24, 24, 0, 72)
+    expected = dict.fromkeys(range(24), (3, 3)) | {23: (3, 4)}
+    assert other.offsets(lowtide_topic, range(24)) == expected
+    assert len(json.loads(report.read_text())["outcomes"]) == 24
+    assert "nothing was left to do" in run(*words, bootstrap=lowtide.bootstrap).stderr
+
+
+def test_a_topic_made_anew_is_not_swept(lowtide: SimpleNamespace, other: Driver, topic: str, tmp_path: Path) -> None:
+    """A sweep is taken up after its topic was deleted and made again: nothing of the new one goes."""
+    other.produce(topic, [Sent(b"k", b"v")] * 3)
+    state = tmp_path / "state.json"
+    words = ("records", "sweep", topic, "--offset", 2, "--state", state, "--yes", "--timeout", 10)
+    run(*words, bootstrap=lowtide.bootstrap, code=1)  # Two of its partitions are empty.
+    stored = json.loads(state.read_text())
+    stored["partitions"] = [[*row[:4], "pending"] for row in stored["partitions"] if row[1] == 0]
+    stored["topic_ids"] = {topic: "AAAAAAAAAAAAAAAAAAAAEQ"}
+    state.write_text(json.dumps(stored))
+    other.produce(topic, [Sent(b"k", b"v")] * 3)
+    before = other.offsets(topic, [0])
+    told = answer(*words, bootstrap=lowtide.bootstrap, code=1)
+    assert "was made anew" in told["failures"][0]["reason"]
+    assert other.offsets(topic, [0]) == before
+
+
+def test_a_sweep_of_a_file(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int], tmp_path: Path) -> None:
+    topic, _ = filled
+    file = tmp_path / "offsets.json"
+    file.write_text(
+        json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 2}, {"topic": topic, "partition": 1, "offset": -1}]})
+    )
+    told = answer("records", "sweep", "--file", file, "--dry-run", bootstrap=lowtide.bootstrap)
+    assert (told["partitions"], told["records"]) == (2, 12)
+    assert answer("records", "sweep", "--file", file, "--yes", bootstrap=lowtide.bootstrap)["records"] == 12
+    assert other.offsets(topic, [0, 1]) == {0: (2, 10), 1: (10, 10)}
