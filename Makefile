@@ -14,12 +14,12 @@ ARGS ?=
 SEEDS ?= 200
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-in-process test-over-sockets check fmt lint types layers unit sim model chaos storm clients interop bench microbench demo wheels up down kcat etcd clean
+.PHONY: help run test test-in-process test-over-sockets check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench demo wheels up down kcat etcd clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard protocol/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Lowtide needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Lowtide and its tools into $(VENV)"
@@ -95,6 +95,12 @@ chaos: $(INSTALLED) ## real brokers, killed under load: ROUNDS=20
 storm: $(INSTALLED) ## a million damaged frames against a real broker: FRAMES=1000000 SEED=7
 	@FRAMES=$${FRAMES:-1000000} $(BIN)/pytest -q -s -o faulthandler_timeout=20000 tests/chaos/test_frame_storm.py
 
+sanitize: ## the compiled walk over damaged records, with gcc's sanitizers: SECONDS_LONG=600 SEED=7
+	@mkdir -p build
+	@$${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native \
+	  tests/native/fuzz_walk.c $(addprefix protocol/native/,records.c rows.c keys.c) -o build/fuzz_walk
+	@build/fuzz_walk $${SECONDS_LONG:-60} $${SEED:-1}
+
 clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 	@$(BIN)/pytest -q tests/clients
 
@@ -130,4 +136,4 @@ down: ## stop them; their data stay in volumes (make down ARGS=--volumes removes
 	@$(COMPOSE) down $(ARGS)
 
 clean: ## remove what was built and installed, not ./data
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist protocol/native/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,7 @@
-"""Between the records of one batch and columns, in plain Python.
+"""Between the records of one batch and columns, in plain Python: what a record means, for both forms of the walk.
+
+The compiled form (`native/`) does the same for batches of which everything is as it should be, and leaves the others to these functions: so
+errors are named in one place. Tests hold the two against each other.
 
 Guards: columns are changed when the whole batch is sound, or not at all; nothing outside of the given bytes is read.
 Source: Kafka's DefaultRecord.
@@ -231,12 +234,11 @@ def append_rows(out: bytearray, run: RowRun) -> WrittenRows:
         if not 0 <= row < rows.row_count:
             raise ValueError(f"there is no row {row} among {rows.row_count}")
         timestamp = run.timestamp_ms if timestamps is None else timestamps[row]
-        if not written:
-            base_timestamp = max_timestamp = timestamp
+        first_timestamp = base_timestamp if written else timestamp
         record.clear()
         append_record(
             record,
-            _within_64_bits(timestamp - base_timestamp),
+            _within_64_bits(timestamp - first_timestamp),
             written,
             keys.read(row) if keys is not None else None,
             values.read(row) if values is not None else None,
@@ -245,7 +247,7 @@ def append_rows(out: bytearray, run: RowRun) -> WrittenRows:
         if len(out) + len(record) > room:
             break
         out += record
-        max_timestamp = max(max_timestamp, timestamp)
+        base_timestamp, max_timestamp = first_timestamp, max(max_timestamp, timestamp) if written else timestamp
         written += 1
     return WrittenRows(written, base_timestamp, max_timestamp)
 

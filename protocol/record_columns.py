@@ -4,7 +4,8 @@
     appended = append_batches(columns, answer.records, Wanted(from_offset, until_offset, aborted))
     for built in build_batches(RecordRows(row_count=rows, values=values, keys=keys), settings, timestamp_ms=now): ...
 
-The walk over a batch's records is in `column_walk.py`; all that there is once a batch is here.
+The walk over a batch's records has two forms that do the same (`compiled_columns.py`): compiled, where it was built, and in plain Python.
+All that there is to do once a batch is here.
 
 Guards: no row comes from a batch whose CRC is wrong; no column grows beyond what int32 offsets can tell apart; a batch that claims to be
 gigabytes is refused before they are there.
@@ -23,8 +24,9 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from lowtide.protocol.column_walk import BatchRecords, RowRun, append_records, append_rows
+from lowtide.protocol.column_walk import BatchRecords, RowRun
 from lowtide.protocol.columns import COLUMN_BYTES_MAX, BinaryColumn, BinaryInput, HeaderColumn, HeaderInput, RecordColumns, RecordRows
+from lowtide.protocol.compiled_columns import append_records, append_rows
 from lowtide.protocol.compression import Buffer, Compression, compress, decompress
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("admin", "bench", "broker", "cli", "demo", "docs", "metadata", "pipeline", "protocol", "replication")
 FOLDERS += ("runtime", "storage", "testing", "tests", ".ci")
-TEXTS = {".py", ".md", ".toml", ".txt", ".cfg", ".sh", ".json", ".java", ""}
+TEXTS = {".py", ".c", ".h", ".md", ".toml", ".txt", ".cfg", ".sh", ".json", ".java", ""}
 
 OUTSIDE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|mnt|srv)/[\w.-]+")
 """A place on somebody's machine."""

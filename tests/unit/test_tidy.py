@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("admin", "broker", "cli", "metadata", "pipeline", "protocol", "replication", "runtime", "storage", "testing")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+C_SOURCES = sorted(path for folder in FOLDERS for kind in ("*.c", "*.h") for path in (ROOT / folder).rglob(kind))
 OTHERS = sorted(path for folder in ("tests", "bench", "demo") for path in (ROOT / folder).rglob("*.py"))
 """Code that is read, and isn't part of the package."""
 
@@ -74,6 +75,22 @@ def test_files_and_functions_can_be_read(path: Path):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= LONG_FILES.get(relative(path), FILE_LINES)
     for function in functions(path):
         assert (function.end_lineno or 0) - function.lineno + 1 <= FUNCTION_LINES, f"{function.name} at line {function.lineno}"
+
+
+@pytest.mark.parametrize("path", C_SOURCES, ids=relative)
+def test_c_can_be_read_too(path: Path):
+    """The same sizes; a file begins with what it is, and is compiled if it has code."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= FILE_LINES
+    assert lines[0].startswith("/* ")
+    assert max(map(len, lines)) <= 140
+    begins = 0
+    for number, line in enumerate(lines):
+        if line == "{":
+            begins = number
+        elif line == "}":
+            assert number - begins <= FUNCTION_LINES, f"the function at line {begins}"
+    assert path.suffix == ".h" or f'"{relative(path)}"' in (ROOT / "hatch_build.py").read_text(encoding="utf-8")
 
 
 def test_the_list_of_long_files_only_shrinks():

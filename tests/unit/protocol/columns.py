@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from lowtide.protocol import native
 from lowtide.protocol.columns import BinaryColumn, BinaryInput, HeaderColumn, HeaderInput, RecordColumns, RecordRows
+
+COMPILED = native.compiled
+needs_compiled = pytest.mark.skipif(COMPILED is None, reason="the compiled form wasn't built")
+
+
+@pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)], scope="module", autouse=True)
+def form(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A module that has this runs in both forms of the walk."""
+    native.compiled = COMPILED if request.param == "compiled" else None  # type: ignore[misc]
+    yield request.param
+    native.compiled = COMPILED  # type: ignore[misc]
 
 
 def bit(validity: bytes | bytearray, number: int) -> bool:

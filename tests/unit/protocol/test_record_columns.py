@@ -1,4 +1,4 @@
-"""Record batches become columns and columns become record batches: what is left out, where to go on, what is refused."""
+"""Record batches become columns and columns become record batches: what is left out, where to go on, what is refused. In both forms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
@@ -36,7 +36,9 @@ from lowtide.protocol.records import (
     read_batch_header,
 )
 
-from .columns import binary, binary_input, buffers, record_rows, table
+from .columns import binary, binary_input, buffers, form, record_rows, table
+
+__all__ = ["form"]
 
 NOW = 1_700_000_000_000
 ALL = Wanted(0, 2**62)
@@ -70,6 +72,7 @@ def changed(batch: bytes, change: Callable[[bytearray], None]) -> bytes:
 
 
 # ------------------------------------------------------------------ batches to columns
+@settings(deadline=None)
 @given(records=RECORDS, base_offset=st.integers(0, 2**62), codec=st.sampled_from(Compression), append_time=st.booleans())
 def test_columns_have_what_the_records_have(records: Any, base_offset: int, codec: Compression, append_time: bool) -> None:
     """Protects every field, by the slow reader: nulls and empty strings, headers, both kinds of time, all codecs."""
@@ -87,6 +90,7 @@ def test_columns_have_what_the_records_have(records: Any, base_offset: int, code
     assert [row[:5] for row in rows_of(batch, wanted=Wanted(0, 2**63 - 1))] == [row[:5] for row in expected]
 
 
+@settings(deadline=None)
 @given(lists=st.lists(RECORDS, min_size=1, max_size=4), bounds=st.tuples(st.integers(0, 120), st.integers(0, 120)))
 def test_several_batches_are_appended_within_bounds(lists: Any, bounds: tuple[int, int]) -> None:
     """Protects the first bound, inclusive, and the second, exclusive, in the midst of batches; and bitmaps that go on within a byte."""
@@ -188,6 +192,7 @@ def test_names_of_headers_are_text() -> None:
     assert row[5] == [("\ufffd\ufffdok".encode(), b"\xff"), ("größe".encode(), None)]
 
 
+@settings(deadline=None)
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255), codec=st.sampled_from([Compression.NONE, Compression.LZ4]))
 def test_a_damaged_byte_is_never_read_over(position: int, flip: int, codec: Compression) -> None:
     """Protects against a flipped bit anywhere in a batch: the CRC, or the walk, refuses it and names the offset; the batch before is kept.
@@ -244,6 +249,7 @@ def test_what_grows_without_end_is_refused() -> None:
 
 
 # ------------------------------------------------------------------ columns to batches
+@settings(deadline=None)
 @given(
     records=RECORDS,
     first=st.integers(0, 9),
@@ -275,6 +281,7 @@ def test_batches_have_what_the_columns_have(records: Any, first: int, codec: Com
         )
 
 
+@settings(deadline=None)
 @given(records=RECORDS, data=st.data())
 def test_rows_are_written_as_they_are_selected(records: Any, data: st.DataObject) -> None:
     """Protects a sink that sorts rows by their partition: any rows in any order."""

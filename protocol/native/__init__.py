@@ -1,0 +1,112 @@
+"""The compiled form of the walk over record batches, if it was built: `compiled`, or None.
+
+A hundred lines of Python are run for a record otherwise; here it is a few dozen instructions. The C sources lie beside this file:
+`records.h` says what is there, `module.c` is what Python sees. `hatch_build.py` compiles them when Lowtide is installed, where there is a
+compiler. `LOWTIDE_PURE=1` in the environment, then or now, does without.
+
+Guards: nothing depends on it. Each function answers None for whatever isn't exactly as Kafka's clients write it, and its caller then lets
+the plain form decide: errors are found, and named, in Python. Tests hold the two forms against each other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os  # noqa: TID251 - one variable, read once: there's no port that the protocol could have
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from lowtide.protocol.compression import Buffer
+
+if TYPE_CHECKING:
+    from array import array
+
+    from lowtide.protocol.column_walk import BatchRecords
+
+VERSION: Final = 1
+"""That of the functions below. A module of another one is left from another version's sources, and isn't used."""
+
+PURE_VARIABLE: Final = "LOWTIDE_PURE"
+
+BinaryBuffers = tuple[Buffer, Buffer, "Buffer | None", int]
+"""Offsets, values, validity and the first entry of a `BinaryInput`."""
+
+RowBuffers = tuple[
+    int,
+    "Buffer | None",
+    "BinaryBuffers | None",
+    "BinaryBuffers | None",
+    "BinaryBuffers | None",
+    "BinaryBuffers | None",
+    "BinaryBuffers | None",
+]
+"""Rows, timestamps, keys, values, lists of headers, names, contents."""
+
+
+class CompiledWalk(Protocol):
+    """The module. Where a function answers None, the plain form decides."""
+
+    VERSION: int
+
+    def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
+        """The fields of `storage.record_walk.RecordWalk`."""
+
+    def append_records(
+        self, batch: BatchRecords, row_count: int, columns: Sequence[bytearray], header_count: int, headers: Sequence[bytearray] | None, /
+    ) -> tuple[int, int, int, int, int, int] | None:
+        """Appends to columns with `row_count` rows, and `header_count` headers.
+
+        `columns` are those of offsets and timestamps, and the three buffers of keys and of values; `headers` are validity and offsets of
+        the lists, and the three buffers of names and of contents.
+        Returns the rows that were added, nulls among keys and values, headers, rows without headers, and nulls among contents.
+        """
+
+    def append_rows(
+        self, out: bytearray, rows: RowBuffers, run: tuple[Buffer | None, int, int, int, int], /
+    ) -> tuple[int, int, int] | None:
+        """Appends records to `out`; `run` is selected rows, first, count, size, and timestamp. Returns the fields of `WrittenRows`."""
+
+    def hash_key(self, secret: bytes, key: Buffer, /) -> tuple[int, int]:
+        """Two hashes of a key, of 64 and of 24 bits, which only those know who know the secret's 16 bytes."""
+
+    def note_keys(
+        self, table: array[int], secret: bytes, records: Buffer, count: int, shift: int, first_delta: int, room: int, number: int, /
+    ) -> tuple[int, int, int] | None:
+        """Notes the keys of a batch's records from `number` on in a table of `storage.offset_map`, which has room for `room` more.
+
+        Returns up to which record it came, how many keys were new, and the offset delta of the last that it noted, or -1.
+        """
+
+    def copy_keys(self, table: array[int], larger: array[int], /) -> None:
+        """Puts the keys of a table into one with more places, which is empty."""
+
+    def retain(
+        self,
+        table: array[int],
+        secret: bytes,
+        records: Buffer,
+        count: int,
+        shift: int,
+        latest_delta: int,
+        drops_tombstones: bool,  # noqa: FBT001 - C has no names for arguments
+        timestamp_shift: int | None,
+        /,
+    ) -> tuple[int, bool, int, bytes | None] | None:
+        """What compaction leaves of a batch's records.
+
+        `timestamp_shift` is added to their timestamp deltas if a tombstone stays; None: never.
+        Returns how many stay, whether a tombstone is among them, their largest timestamp delta (as it was), and their bytes; None for those
+        if they are what they were.
+        """
+
+
+def _load() -> CompiledWalk | None:
+    if os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
+        return None
+    try:
+        module = importlib.import_module("lowtide.protocol.native.walk")
+    except ImportError:
+        return None
+    return cast("CompiledWalk", module) if getattr(module, "VERSION", None) == VERSION else None
+
+
+compiled: Final[CompiledWalk | None] = _load()

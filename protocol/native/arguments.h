@@ -1,0 +1,41 @@
+/* Arguments of Python functions, read without trusting them. */
+
+#ifndef LOWTIDE_ARGUMENTS_H
+#define LOWTIDE_ARGUMENTS_H
+
+/* What Python 3.11 and every later one have: one module serves them all. */
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define VIEWS_MAX 20
+
+/* The buffers that are in use. */
+struct views {
+    Py_buffer buffers[VIEWS_MAX];
+    int count;
+};
+
+/* Adds one; false if the object has none of that kind. */
+bool view(struct views *views, PyObject *object, int flags, const uint8_t **bytes, size_t *size);
+void release_views(struct views *views);
+
+bool as_int64(PyObject *object, int64_t *value);
+bool as_int32(PyObject *object, int32_t *value);
+
+/* A count of records that a payload of `size` bytes has room for. */
+bool as_record_count(PyObject *object, size_t size, int32_t *count);
+
+/* An item of a tuple, borrowed; NULL, without an error, if there is none. */
+PyObject *item(PyObject *tuple, Py_ssize_t number);
+
+/* False, with a TypeError, if they aren't so many. */
+bool has_arguments(Py_ssize_t given, Py_ssize_t expected);
+
+/* Answers None: what was asked for isn't plain enough. */
+PyObject *leave_to_plain_form(struct views *views);
+
+#endif
