@@ -35,7 +35,7 @@ from lowtide.protocol.records import (
     assemble_batch,
 )
 from lowtide.protocol.types import NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId
-from lowtide.storage.offset_map import OffsetMap
+from lowtide.storage.offset_map import OffsetMap, Retained
 from lowtide.storage.record_keys import RecordKeys, after_timestamp, attributes_of, find_keys, timestamp_delta
 
 Buffer = bytes | bytearray | memoryview
@@ -60,11 +60,11 @@ class CompactionRules(NamedTuple):
     decompressed_bytes_max: int
 
 
-def _records(header: BatchHeader, batch: Buffer, limit: int) -> bytes:
+def _records(header: BatchHeader, batch: Buffer, limit: int) -> Buffer:
     payload = memoryview(batch)[RECORD_BATCH_OVERHEAD : header.size_bytes]
     if header.compression is Compression.NONE or not header.record_count:
-        return bytes(payload)
-    return bytes(decompress(header.compression, payload, max_bytes=limit))
+        return payload
+    return decompress(header.compression, payload, max_bytes=limit)
 
 
 def note_batch(
@@ -76,8 +76,7 @@ def note_batch(
     """
     if not header.is_control and not aborted and header.record_count:
         records = _records(header, batch, decompressed_bytes_max)
-        found = find_keys(records, 0, len(records), header.record_count)
-        if not offsets.note(found, header.base_offset, first_dirty_offset):
+        if not offsets.note_records(records, header.record_count, header.base_offset, first_dirty_offset):
             return False
     if header.last_offset >= first_dirty_offset:
         offsets.latest_offset = header.last_offset
@@ -95,21 +94,39 @@ def compact_batch(
     stays = is_last or _is_last_of_producer(header, rules)
     if header.is_control:
         return _compact_marker(header, batch, rules, unneeded=discarded, stays=stays)
-    horizon_ms = _horizon_ms(header)
-    kept: list[int] | range = []
-    records, has_tombstones = b"", False
-    found = RecordKeys([], [], [], [], [])
-    if not discarded and header.record_count:
-        records = _records(header, batch, rules.decompressed_bytes_max)
-        found = find_keys(records, 0, len(records), header.record_count)
-        kept = _kept(offsets, header, found, drops_tombstones=horizon_ms is not None and rules.now_ms >= horizon_ms)
-        has_tombstones = bool(found.tombstones) and not set(found.tombstones).isdisjoint(kept)
-    if not kept:
+    if discarded or not header.record_count:
         return _empty(header) if stays else None
-    sets_horizon = has_tombstones and horizon_ms is None
-    if len(kept) == header.record_count and not sets_horizon:
+    horizon_ms = _horizon_ms(header)
+    drops_tombstones = horizon_ms is not None and rules.now_ms >= horizon_ms
+    new_horizon_ms = rules.now_ms + rules.delete_retention_ms if horizon_ms is None else None
+    records = _records(header, batch, rules.decompressed_bytes_max)
+    retained = offsets.retain(
+        records,
+        header.record_count,
+        header.base_offset,
+        drops_tombstones=drops_tombstones,
+        timestamp_shift=None if new_horizon_ms is None else header.base_timestamp - new_horizon_ms,
+    ) or _retained(offsets, header, bytes(records), drops_tombstones=drops_tombstones, new_horizon_ms=new_horizon_ms)
+    if not retained.record_count:
+        return _empty(header) if stays else None
+    if retained.records is None:
         return batch
-    return _rewritten(header, records, found, kept, rules.now_ms + rules.delete_retention_ms if sets_horizon else None)
+    return _changed(header, retained, new_horizon_ms if retained.has_tombstones else None)
+
+
+def _retained(offsets: OffsetMap, header: BatchHeader, records: bytes, *, drops_tombstones: bool, new_horizon_ms: int | None) -> Retained:
+    """The plain form of `OffsetMap.retain`."""
+    found = find_keys(records, 0, len(records), header.record_count)
+    kept = _kept(offsets, header, found, drops_tombstones=drops_tombstones)
+    if not kept:
+        return Retained(0, has_tombstones=False, max_timestamp_delta=0, records=b"")
+    has_tombstones = bool(found.tombstones) and not set(found.tombstones).isdisjoint(kept)
+    starts = [0, *found.ends]
+    newest = max(timestamp_delta(records, starts[number]) for number in kept)
+    if has_tombstones and new_horizon_ms is not None:
+        return Retained(len(kept), has_tombstones, newest, _shifted(records, found, kept, header.base_timestamp - new_horizon_ms))
+    whole = len(kept) == header.record_count
+    return Retained(len(kept), has_tombstones, newest, None if whole else _copied(records, found, kept))
 
 
 def _is_last_of_producer(header: BatchHeader, rules: CompactionRules) -> bool:
@@ -140,9 +157,13 @@ def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, 
         return _empty(header) if stays else None
     if not unneeded or horizon_ms is not None:
         return batch
-    records = _records(header, batch, rules.decompressed_bytes_max)
+    records = bytes(_records(header, batch, rules.decompressed_bytes_max))
     found = find_keys(records, 0, len(records), header.record_count)
-    return _rewritten(header, records, found, range(header.record_count), rules.now_ms + rules.delete_retention_ms)
+    new_horizon_ms = rules.now_ms + rules.delete_retention_ms
+    every = range(header.record_count)
+    newest = max(timestamp_delta(records, start) for start in [0, *found.ends[:-1]])
+    shifted = _shifted(records, found, every, header.base_timestamp - new_horizon_ms)
+    return _changed(header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms)
 
 
 def _empty(header: BatchHeader) -> bytes:
@@ -151,32 +172,42 @@ def _empty(header: BatchHeader) -> bytes:
     return assemble_batch(msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 
 
-def _rewritten(header: BatchHeader, records: bytes, found: RecordKeys, kept: list[int] | range, new_horizon_ms: int | None) -> bytes:
-    """The batch with the records that are kept. A new horizon becomes the base timestamp, to which the records' own relate."""
+def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes:
+    """The records that are kept, run by run."""
     starts = [0, *found.ends]
     out = bytearray()
-    if new_horizon_ms is None:
-        run = end = starts[kept[0]]
-        for number in kept:
-            if starts[number] != end:
-                out += records[run:end]
-                run = starts[number]
-            end = found.ends[number]
-        out += records[run:end]
-    else:
-        shift = header.base_timestamp - new_horizon_ms
-        for number in kept:
-            fields = bytearray([attributes_of(records, starts[number])])
-            append_varint(fields, timestamp_delta(records, starts[number]) + shift)
-            fields += records[after_timestamp(records, starts[number]) : found.ends[number]]
-            append_varint(out, len(fields))
-            out += fields
-    newest = header.base_timestamp + max(timestamp_delta(records, starts[number]) for number in kept)
+    run = end = starts[kept[0]]
+    for number in kept:
+        if starts[number] != end:
+            out += records[run:end]
+            run = starts[number]
+        end = found.ends[number]
+    out += records[run:end]
+    return bytes(out)
+
+
+def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: int) -> bytes:
+    """The records that are kept, with `shift` added to their timestamp deltas."""
+    starts = [0, *found.ends]
+    out = bytearray()
+    for number in kept:
+        fields = bytearray([attributes_of(records, starts[number])])
+        append_varint(fields, timestamp_delta(records, starts[number]) + shift)
+        fields += records[after_timestamp(records, starts[number]) : found.ends[number]]
+        append_varint(out, len(fields))
+        out += fields
+    return bytes(out)
+
+
+def _changed(header: BatchHeader, retained: Retained, new_horizon_ms: int | None) -> bytes:
+    """The batch with what is left of its records. A new horizon becomes the base timestamp, to which the records' own then relate."""
+    assert retained.records is not None
+    newest = header.base_timestamp + retained.max_timestamp_delta
     changed = msgspec.structs.replace(
         header,
         attributes=header.attributes if new_horizon_ms is None else header.attributes | DELETE_HORIZON_BIT,
         base_timestamp=header.base_timestamp if new_horizon_ms is None else new_horizon_ms,
         max_timestamp=header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else newest,
-        record_count=len(kept),
+        record_count=retained.record_count,
     )
-    return assemble_batch(changed, compress(header.compression, out))
+    return assemble_batch(changed, compress(header.compression, retained.records))

@@ -73,7 +73,8 @@ class CompiledWalk(Protocol):
     ) -> tuple[int, int, int] | None:
         """Notes the keys of a batch's records from `number` on in a table of `storage.offset_map`, which has room for `room` more.
 
-        Returns up to which record it came, how many keys were new, and the offset delta of the last that it noted, or -1.
+        Returns up to which record it came, how many keys were new, and an offset delta: if it came to the end that of the last record,
+        otherwise that of the last that it noted, or -1.
         """
 
     def copy_keys(self, table: array[int], larger: array[int], /) -> None:

@@ -127,6 +127,7 @@ bool note_keys(const struct key_table *table, const uint8_t *payload, size_t siz
         table->places[place] = (int64_t)((uint64_t)(shift + record.offset_delta) << CHECK_BITS | check);
         noted->last_delta = record.offset_delta;
     }
+    noted->last_delta = last_delta;
     return true;
 }
 

@@ -110,7 +110,7 @@ struct key_table {
 struct noted {
     int64_t records; /* that were looked at */
     int64_t added;   /* keys that weren't there */
-    int64_t last_delta;
+    int64_t last_delta; /* of the last record, if all were looked at; otherwise of the last that was noted, or -1 */
 };
 #define CHECK_BITS 24
 

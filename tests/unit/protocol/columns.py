@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +13,6 @@ from lowtide.protocol.columns import BinaryColumn, BinaryInput, HeaderColumn, He
 
 COMPILED = native.compiled
 needs_compiled = pytest.mark.skipif(COMPILED is None, reason="the compiled form wasn't built")
-
-
-@pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)], scope="module", autouse=True)
-def form(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A module that has this runs in both forms of the walk."""
-    native.compiled = COMPILED if request.param == "compiled" else None  # type: ignore[misc]
-    yield request.param
-    native.compiled = COMPILED  # type: ignore[misc]
 
 
 def bit(validity: bytes | bytearray, number: int) -> bool:

@@ -36,9 +36,9 @@ from lowtide.protocol.records import (
     read_batch_header,
 )
 
-from .columns import binary, binary_input, buffers, form, record_rows, table
+from .columns import binary, binary_input, buffers, record_rows, table
 
-__all__ = ["form"]
+pytestmark = pytest.mark.usefixtures("walk_form")
 
 NOW = 1_700_000_000_000
 ALL = Wanted(0, 2**62)

@@ -14,6 +14,8 @@ from lowtide.runtime.filesystem import MemoryFileSystem
 
 from .compacting import CONFIG, LIMIT, CompactedLog, end, produce
 
+pytestmark = pytest.mark.usefixtures("walk_form")
+
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), min_size=1, max_size=4)),

@@ -27,6 +27,8 @@ from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batc
 from lowtide.storage.offset_map import ENTRY_BYTES, OffsetMap
 from lowtide.storage.record_keys import find_keys
 
+pytestmark = pytest.mark.usefixtures("walk_form")
+
 NOW_MS = 1_000_000
 LIMIT = 1 << 20
 ROOM = 1000 * ENTRY_BYTES
