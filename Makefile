@@ -14,7 +14,7 @@ ARGS ?=
 SEEDS ?= 200
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-in-process test-over-sockets check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench demo wheels up down kcat etcd clean
+.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench demo wheels up down kcat etcd java clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,11 @@ $(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard protocol/
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Lowtide and its tools into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,demo,etcd]'
+	@touch $@
+
+$(INSTALLED)-pipeline: $(INSTALLED)
+	@echo "installing PySpark into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[pipeline]'
 	@touch $@
 
 run: $(INSTALLED) ## start a broker on 127.0.0.1:9092, with its data in ./data
@@ -51,9 +56,12 @@ else
 	@command -v etcd >/dev/null || echo "etcd is missing: its tests are skipped"
 endif
 
+java: # installed where it is missing: Spark runs on it
+	$(call install,java,openjdk-17-jre-headless,java-17-openjdk-headless)
+
 # Tests of one process keep a core busy, those of real brokers wait most of the time: they run side by side, and each pass is told when it is done.
-test: $(INSTALLED) kcat etcd ## run all tests but those that need a JDK or Go
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) test-in-process test-over-sockets
+test: $(INSTALLED)-pipeline kcat etcd java ## run all tests but those that need Maven or Go
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) test-in-process test-over-sockets test-pipeline
 
 test-in-process: $(INSTALLED) # the first pass under asyncio's debug mode, which finds callbacks from the wrong thread and coroutines that nobody waits for
 	@PYTHONASYNCIODEBUG=1 SEEDS=20 CLUSTER_SEEDS=8 $(BIN)/pytest -q tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim
@@ -61,6 +69,9 @@ test-in-process: $(INSTALLED) # the first pass under asyncio's debug mode, which
 
 test-over-sockets: $(INSTALLED)
 	@$(BIN)/pytest -q tests/clients tests/chaos
+
+test-pipeline: $(INSTALLED)-pipeline # one Spark for all of them, in a process of its own
+	@$(BIN)/pytest -q tests/pipeline
 
 check: $(INSTALLED) ## check format, lint, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make fmt"; exit 1; }

@@ -3,3 +3,38 @@
 It reaches any Kafka cluster over TCP only, by `lowtide.admin` and the protocol; nothing of a broker is imported. Executors get settings
 that can be pickled, and connect by themselves.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["LowtideDataSource", "register"]
+
+_NEEDED = "lowtide.pipeline needs PySpark 4.2 or newer and PyArrow: pip install 'lowtide[pipeline]'"
+
+
+def register(spark: Any) -> None:
+    """Let a Spark session know `format("lowtide")`.
+
+    Errors: ImportError, which says what to install.
+    """
+    spark.dataSource.register(_imported("data_source", "LowtideDataSource"))
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs PySpark when it is asked for."""
+    if name == "LowtideDataSource":
+        return _imported("data_source", name)
+    message = f"module 'lowtide.pipeline' has no attribute {name!r}"
+    raise AttributeError(message)
+
+
+def _imported(module: str, name: str) -> Any:
+    """Errors: ImportError, which says what to install."""
+    try:
+        return getattr(import_module(f"lowtide.pipeline.{module}"), name)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in ("pyspark", "pyarrow"):
+            raise ImportError(f"{_NEEDED} ({error})", name=error.name) from error
+        raise

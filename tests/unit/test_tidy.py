@@ -177,7 +177,7 @@ def required_packages(*extras: str) -> set[str]:
 
 def test_every_package_that_is_imported_is_a_dependency():
     """What happens to be in the development environment isn't in a user's. Only the pytest plugin imports what its users bring."""
-    assert imported_packages(SOURCES) - required_packages("etcd") == {"pytest"}
+    assert imported_packages(SOURCES) - required_packages("etcd", "pipeline") == {"pytest"}
 
 
 def test_every_dependency_is_imported_but_the_one_that_waits_for_its_use():
@@ -194,7 +194,7 @@ def test_what_etcd_needs_is_imported_for_etcd_only():
 
 def test_every_package_that_tests_import_is_in_an_extra():
     """Or the tests run here and nowhere else. construct-typing brings the types of construct, and nothing to import."""
-    assert imported_packages(OTHERS) - required_packages("dev", "demo") == set()
+    assert imported_packages(OTHERS) - required_packages("dev", "demo", "pipeline") == set()
 
 
 def test_every_pinned_package_is_pinned_exactly():

@@ -1,0 +1,67 @@
+"""`spark.read.format("lowtide")`: a topic's records from one set of offsets to another, as a data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from lowtide.admin.settings import ClientSettings
+from lowtide.pipeline.arrow_batches import BatchMaker
+from lowtide.pipeline.cluster import Cluster
+from lowtide.pipeline.fetching import FetchSettings, PlannedRange, RangeReader
+from lowtide.pipeline.planning import Planner
+from lowtide.pipeline.read_options import ReadOptions
+
+_CLUSTERS: Final[dict[ClientSettings, Cluster]] = {}
+"""Of this process. Spark uses its workers again, and gives each task a new reader: connections outlive both."""
+
+_CLUSTERS_MAX: Final = 4
+"""Clusters that one worker keeps connections to."""
+
+
+def shared_cluster(settings: ClientSettings) -> Cluster:
+    """This process's connections to a cluster, made when they are first asked for."""
+    cluster = _CLUSTERS.pop(settings, None) or Cluster(settings)
+    while len(_CLUSTERS) >= _CLUSTERS_MAX:
+        _CLUSTERS.pop(next(iter(_CLUSTERS))).close()
+    _CLUSTERS[settings] = cluster
+    return cluster
+
+
+class RangePartition(InputPartition):  # type: ignore[misc]
+    """What one task reads."""
+
+    def __init__(self, planned: PlannedRange) -> None:
+        self.planned = planned
+
+
+def read_range(client: ClientSettings, fetch: FetchSettings, partition: Any) -> Iterator[pa.RecordBatch]:
+    """The records of one task's range. Spark gives an empty batch one partition without anything in it.
+
+    Errors: DataLossError, ClusterError, DamagedBatchError.
+    """
+    if not isinstance(partition, RangePartition):
+        return
+    maker = BatchMaker(partition.planned.offsets.partition, include_headers=fetch.include_headers)
+    for columns in RangeReader(shared_cluster(client), fetch, partition.planned).columns():
+        yield maker.batch(columns)
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """Plans on the driver, reads on the executors. Pickled before it is asked anything: it holds options only."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[RangePartition]:
+        planner = Planner(shared_cluster(self._options.client), self._options)
+        selected = planner.select()
+        start = planner.resolve(self._options.starting, selected.partitions, "starting")
+        until = planner.resolve(self._options.ending, selected.partitions, "ending")
+        return [RangePartition(planned) for planned in planner.plan(start, until, selected.topic_ids)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options.client, self._options.fetch, partition)

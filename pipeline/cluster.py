@@ -1,0 +1,292 @@
+"""A cluster as a worker of Spark sees it: who leads what, and a connection to each broker that is needed.
+
+Everything blocks until it is done or its deadline is over. What may be tried again is tried again, with growing pauses: brokers that
+can't be reached, leaders that have moved, elections. Used by the driver (which partitions there are, where they begin and end) and by the
+executors, each with its own. Sources: Kafka's client (NetworkClient, OffsetFetcher), KIP-320 for leader epochs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from lowtide.admin.settings import Address, ClientSettings
+from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.runtime.clock import Clock, SystemClock
+from lowtide.runtime.random import Random, system_random
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+"""Special timestamps of ListOffsets."""
+
+NO_LEADER: Final = -1
+
+
+class ClusterError(Exception):
+    """A cluster didn't do what was asked: one sentence that names what, and the last reason."""
+
+
+class MissingTopicsError(ClusterError):
+    """Topics, or partitions of them, that don't exist."""
+
+    def __init__(self, message: str, topics: Iterable[str]) -> None:
+        super().__init__(message)
+        self.topics = tuple(topics)
+
+
+class RetriableError(Exception):
+    """It may be better after a moment, with fresh metadata. Never leaves this module's callers: see `Cluster.retry`."""
+
+
+class Leader(NamedTuple):
+    """Who leads a partition."""
+
+    broker_id: BrokerId
+    epoch: LeaderEpoch
+
+
+class Topic(NamedTuple):
+    """What metadata tell of a topic."""
+
+    topic_id: TopicId
+    """Zeros, where the broker is older than topic ids."""
+    leaders: dict[int, Leader]
+    """By partition. One without a leader has `NO_LEADER`."""
+
+
+class Found(NamedTuple):
+    """An answer to ListOffsets. -1 and -1, if there is no such record."""
+
+    offset: Offset
+    timestamp: int
+
+
+class Cluster:
+    """Connections and metadata. Not to be shared between threads; `close` it, or leave it to the end of the process."""
+
+    def __init__(self, settings: ClientSettings, clock: Clock | None = None, random: Random | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.topics: dict[str, Topic] = {}
+        """Of those topics that were asked for, as last heard."""
+        self._random = random or system_random()
+        self._brokers: dict[BrokerId, Address] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
+
+    def deadline(self, timeout_ms: int | None = None) -> int:
+        """The moment after `timeout_ms`; by default after the settings' time for a call."""
+        return self.clock.monotonic_ms() + (self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # ------------------------------------------------------------------ trying again
+    def retry(self, what: str, attempt: Callable[[int], T], deadline_ms: int) -> T:
+        """What `attempt(deadline of this attempt)` returns, tried again while it raises RetriableError or ConnectionFailed.
+
+        Errors: ClusterError at the deadline, naming `what` (as in "can't read x") and the last reason; whatever else `attempt` raises.
+        """
+        backoff_ms = max(self.settings.retry_backoff_ms, 1)
+        while True:
+            try:
+                return attempt(min(deadline_ms, self.clock.monotonic_ms() + self.settings.request_timeout_ms))
+            except (RetriableError, ConnectionFailed) as error:
+                pause_ms = backoff_ms * self._random.uniform(0.8, 1.2)
+                if self.clock.monotonic_ms() + pause_ms >= deadline_ms:
+                    message = f"can't {what}: {error}"
+                    raise ClusterError(message) from error
+                log.debug("can't %s yet: %s", what, error)
+                time.sleep(pause_ms / 1000)
+                backoff_ms = min(backoff_ms * 2, self.settings.retry_backoff_max_ms)
+
+    # ------------------------------------------------------------------ connections
+    def connection(self, address: Address, deadline_ms: int) -> BrokerConnection:
+        """An open connection. Errors: ConnectionFailed, TlsError."""
+        connection = self._connections.get(address)
+        if connection is None or connection.closed:
+            connection = self._connections[address] = BrokerConnection.open(address, self.settings, deadline_ms, self.clock)
+        return connection
+
+    def connection_to(self, broker_id: BrokerId, deadline_ms: int) -> BrokerConnection:
+        """A connection to a broker that metadata named. Errors: ConnectionFailed, RetriableError, TlsError."""
+        address = self._brokers.get(broker_id)
+        if address is None:
+            message = f"broker {broker_id} is not known"
+            raise RetriableError(message)
+        return self.connection(address, deadline_ms)
+
+    def leader_of(self, partition: TopicPartition, deadline_ms: int) -> Leader:
+        """Who leads, as last heard; asks where nothing was heard. Errors: ConnectionFailed, RetriableError, MissingTopicsError."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or partition.partition not in topic.leaders:
+            topic = self._refresh([partition.topic], deadline_ms)[partition.topic]
+        leader = topic.leaders.get(partition.partition)
+        if leader is None:
+            message = f"{partition} doesn't exist"
+            raise MissingTopicsError(message, [partition.topic])
+        if leader.broker_id == NO_LEADER:
+            self.forget(partition.topic)
+            message = f"{partition} has no leader"
+            raise RetriableError(message)
+        return leader
+
+    def forget(self, topic: str) -> None:
+        """What was heard about the topic is wrong: ask before it is used again."""
+        self.topics.pop(topic, None)
+
+    # ------------------------------------------------------------------ metadata
+    def find_topics(self, names: Iterable[str] | None, deadline_ms: int) -> dict[str, Topic]:
+        """Topics with their partitions: those named, or all there are, with None. Nothing is created by asking.
+
+        Errors: MissingTopicsError, if one doesn't exist at the deadline; ClusterError.
+        """
+        wanted = None if names is None else sorted(set(names))
+        return self.retry("learn the cluster's topics", lambda until_ms: self._refresh(wanted, until_ms), deadline_ms)
+
+    def _refresh(self, names: list[str] | None, deadline_ms: int) -> dict[str, Topic]:
+        """One question. Errors: ConnectionFailed, RetriableError, ClusterError."""
+        asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        connection = self._any_connection(deadline_ms)
+        # From version 4 on a question doesn't create topics. None older is asked: version 4 came with Kafka 0.11, as did batches v2.
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        answer: MetadataResponse = connection.request(ApiKey.METADATA, request, deadline_ms)
+        self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+        found: dict[str, Topic] = {}
+        for topic in answer.topics:
+            name = topic.name or ""
+            if topic.error_code == ErrorCode.NONE:
+                leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in topic.partitions}
+                found[name] = self.topics[name] = Topic(topic.topic_id, leaders)
+            elif names is not None:
+                self.forget(name)
+                _refuse_topic(name, topic.error_code)
+        return found
+
+    def _any_connection(self, deadline_ms: int) -> BrokerConnection:
+        """To a broker that is open, else to any, those of the settings included. Errors: ConnectionFailed for the last one tried."""
+        for connection in self._connections.values():
+            if not connection.closed:
+                return connection
+        known = list(dict.fromkeys((*self._brokers.values(), *self.settings.bootstrap_servers)))
+        self._random.shuffle(known)
+        failure = ConnectionFailed("no broker is known", was_sent=False)
+        for address in known:
+            try:
+                return self.connection(address, deadline_ms)
+            except ConnectionFailed as error:
+                failure = error
+        raise failure
+
+    # ------------------------------------------------------------------ offsets
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool, deadline_ms: int | None = None
+    ) -> dict[TopicPartition, Found]:
+        """The first offset at or behind each partition's timestamp in milliseconds, or at a special one.
+
+        With `read_committed`, the latest is the last stable offset. One request for each leader.
+        Errors: ClusterError, MissingTopicsError.
+        """
+        found: dict[TopicPartition, Found] = {}
+
+        def attempt(until_ms: int) -> dict[TopicPartition, Found]:
+            missing = {partition: timestamp for partition, timestamp in timestamps.items() if partition not in found}
+            by_leader: dict[BrokerId, dict[TopicPartition, int]] = {}
+            for partition, timestamp in missing.items():
+                by_leader.setdefault(self.leader_of(partition, until_ms).broker_id, {})[partition] = timestamp
+            failure: RetriableError | None = None
+            for broker_id, wanted in by_leader.items():
+                try:
+                    self._list_offsets_of(broker_id, wanted, found, read_committed=read_committed, deadline_ms=until_ms)
+                except RetriableError as error:
+                    failure = error
+                except ConnectionFailed as error:
+                    for partition in wanted:
+                        self.forget(partition.topic)
+                    failure = RetriableError(str(error))
+            if failure is not None:
+                raise failure
+            return found
+
+        return self.retry("list offsets", attempt, self.deadline() if deadline_ms is None else deadline_ms)
+
+    def _list_offsets_of(
+        self,
+        broker_id: BrokerId,
+        wanted: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, Found],
+        *,
+        read_committed: bool,
+        deadline_ms: int,
+    ) -> None:
+        """Ask one leader; what it tells is added to `found`. Errors: RetriableError, ConnectionFailed, ClusterError."""
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for (topic, partition), timestamp in wanted.items():
+            topics.setdefault(topic, []).append(ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+            timeout_ms=max(deadline_ms - self.clock.monotonic_ms(), 1),
+        )
+        answer = self.connection_to(broker_id, deadline_ms).request(ApiKey.LIST_OFFSETS, request, deadline_ms)
+        failure: RetriableError | None = None
+        for name, one in ((topic.name, one) for topic in answer.topics for one in topic.partitions):
+            told = TopicPartition(name, one.partition_index)
+            if one.error_code == ErrorCode.NONE:
+                found[told] = Found(one.offset, one.timestamp)
+            else:
+                failure = RetriableError(self.on_partition_error(told, one.error_code, "list offsets of"))
+        if failure is not None:
+            raise failure
+
+    def on_partition_error(self, partition: TopicPartition, error_code: int, doing: str) -> str:
+        """Forget what was wrong about the partition's leader, and tell why in a sentence, if trying again may help.
+
+        Errors: ClusterError, if it doesn't.
+        """
+        self.forget(partition.topic)
+        name = error_name(error_code)
+        message = f"{partition}: {name}"
+        if not is_retriable(error_code):
+            message = f"can't {doing} {partition}: {name}"
+            raise ClusterError(message)
+        return message
+
+
+def error_name(error_code: int) -> str:
+    """Kafka's name of the error, or its number."""
+    try:
+        return ErrorCode(error_code).name
+    except ValueError:
+        return f"error {error_code}"
+
+
+def is_retriable(error_code: int) -> bool:
+    """Whether the same question may be answered later."""
+    try:
+        return ErrorCode(error_code).retriable
+    except ValueError:
+        return False
+
+
+def _refuse_topic(name: str, error_code: int) -> None:
+    """Errors: MissingTopicsError for a topic that isn't there, RetriableError, ClusterError."""
+    if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        message = f"topic {name} doesn't exist"
+        raise MissingTopicsError(message, [name])
+    message = f"topic {name}: {error_name(error_code)}"
+    raise RetriableError(message) if is_retriable(error_code) else ClusterError(message)

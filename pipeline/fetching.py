@@ -1,0 +1,201 @@
+"""Reading one range of offsets, by whatever worker of Spark was given it.
+
+It asks the partition's leader itself, and finds the new one when the leader moves; it leaves out what `read_committed` leaves out, and
+checks every batch's CRC. A range that can't be had any more (deleted, truncated, the topic made anew) is lost: that ends the task, or,
+with `failOnDataLoss=false`, is skipped with a warning.
+
+Sources: Kafka's Fetcher, Spark's KafkaDataConsumer (what counts as lost).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError, RetriableError
+from lowtide.pipeline.connection import ConnectionFailed
+from lowtide.pipeline.ranges import OffsetRange
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE, ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from lowtide.protocol.record_columns import Appended, ColumnLimits, RecordColumns, Wanted, append_batches
+from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
+
+log = logging.getLogger(__name__)
+
+FETCH_BYTES: Final = 4 << 20
+"""What one request asks for: larger costs more memory and no less CPU, smaller more requests."""
+
+COLUMN_BYTES_MAX: Final = 32 << 20
+"""Columns of one Arrow batch. Compressed batches may become that large."""
+
+BATCH_BYTES_MAX: Final = 1 << 30
+"""A batch that a broker cuts short is asked for whole, up to this."""
+
+
+class DataLossError(Exception):
+    """Records that were to be read are gone: one sentence that says which, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """How to read. Can be pickled."""
+
+    read_committed: bool = True
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    fetch_bytes: int = FETCH_BYTES
+    fetch_wait_ms: int = 500
+    poll_timeout_ms: int = 120_000
+    """How long nothing may come before the task gives up."""
+
+
+class PlannedRange(NamedTuple):
+    """A range, and the topic that was meant."""
+
+    offsets: OffsetRange
+    topic_id: TopicId = ZERO_TOPIC_ID
+
+
+class RangeReader:
+    """Reads one range, once."""
+
+    def __init__(self, cluster: Cluster, settings: FetchSettings, planned: PlannedRange) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._partition = planned.offsets.partition
+        self._topic_id = planned.topic_id
+        self._next = planned.offsets.start
+        self._until = planned.offsets.until
+        self._fetch_bytes = settings.fetch_bytes
+
+    def columns(self) -> Iterator[RecordColumns]:
+        """Yields the records of the range in columns, each about as large as one fetch.
+
+        Errors: DataLossError, ClusterError, DamagedBatchError.
+        """
+        deadline_ms = self._deadline()
+        while self._next < self._until:
+            before = self._next
+            try:
+                answer = self._cluster.retry(f"read {self._partition} at offset {self._next}", self._fetch, deadline_ms)
+                yield from self._walk(answer)
+            except MissingTopicsError as error:
+                self._on_lost(self._until, str(error))
+            if self._next > before:
+                deadline_ms = self._deadline()
+            elif self._cluster.deadline(0) >= deadline_ms:
+                self._on_nothing_came()
+
+    def _deadline(self) -> int:
+        return self._cluster.deadline(self._settings.poll_timeout_ms)
+
+    def _walk(self, answer: PartitionData) -> Iterator[RecordColumns]:
+        """Yields what an answer holds. Its records are views: nothing is received before all of it was walked."""
+        records = memoryview(answer.records or b"")  # type: ignore[arg-type]
+        aborted = (
+            [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()] if self._settings.read_committed else []
+        )
+        limits = ColumnLimits(columns_bytes_max=COLUMN_BYTES_MAX)
+        while True:
+            columns = RecordColumns(with_headers=self._settings.include_headers)
+            appended = append_batches(columns, records, Wanted(self._next, self._until, aborted), limits)
+            self._on_appended(appended)
+            if columns.row_count:
+                yield columns
+            if not appended.is_full:
+                return
+
+    def _on_appended(self, appended: Appended) -> None:
+        if appended.next_offset == self._next and appended.cut_batch_bytes > self._fetch_bytes:
+            self._fetch_bytes = min(appended.cut_batch_bytes, BATCH_BYTES_MAX)
+        self._next = appended.next_offset
+
+    # ------------------------------------------------------------------ one request
+    def _fetch(self, deadline_ms: int) -> PartitionData:
+        """Ask the leader once. An answer may have no records: the high watermark of a new leader isn't known yet.
+
+        Errors: RetriableError, ConnectionFailed, DataLossError, MissingTopicsError, ClusterError.
+        """
+        leader = self._cluster.leader_of(self._partition, deadline_ms)
+        self._check_topic()
+        connection = self._cluster.connection_to(leader.broker_id, deadline_ms)
+        asked = FetchPartition(
+            partition=self._partition.partition,
+            current_leader_epoch=leader.epoch,
+            fetch_offset=self._next,
+            partition_max_bytes=self._fetch_bytes,
+        )
+        topic = FetchTopic(topic=self._partition.topic, topic_id=self._topic_id, partitions=[asked])
+        request = FetchRequest(
+            max_wait_ms=self._settings.fetch_wait_ms,
+            min_bytes=1,
+            max_bytes=self._fetch_bytes,
+            isolation_level=int(self._settings.read_committed),
+            topics=[topic],
+        )
+        newest = None if self._topic_id != ZERO_TOPIC_ID else TOPIC_IDS_SINCE - 1
+        try:
+            answer: FetchResponse = connection.request(ApiKey.FETCH, request, deadline_ms, newest)
+        except ConnectionFailed:
+            self._cluster.forget(self._partition.topic)
+            raise
+        return self._checked(answer)
+
+    def _checked(self, answer: FetchResponse) -> PartitionData:
+        """What was told of the partition. Errors: as those of `_fetch`."""
+        partitions = [one for topic in answer.responses for one in topic.partitions]
+        if answer.error_code or len(partitions) != 1:
+            self._cluster.forget(self._partition.topic)
+            message = f"the broker answered with error {answer.error_code} and {len(partitions)} partitions"
+            raise RetriableError(message)
+        told = partitions[0]
+        if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._on_out_of_range()
+            message = f"{self._partition}: offset {self._next} is out of range"
+            raise RetriableError(message)
+        if told.error_code:
+            raise RetriableError(self._cluster.on_partition_error(self._partition, told.error_code, "read"))
+        return told
+
+    def _check_topic(self) -> None:
+        """The planned topic is still that of its name. Errors: MissingTopicsError, RetriableError."""
+        known = self._cluster.topics[self._partition.topic].topic_id
+        if self._topic_id == ZERO_TOPIC_ID:
+            self._topic_id = known
+        elif known not in (self._topic_id, ZERO_TOPIC_ID):
+            message = f"topic {self._partition.topic} was deleted and made anew"
+            raise MissingTopicsError(message, [self._partition.topic])
+
+    # ------------------------------------------------------------------ what is lost
+    def _on_out_of_range(self) -> None:
+        """Find out what of the range is gone, and go on behind it. Errors: DataLossError, ClusterError, MissingTopicsError."""
+        wanted = self._partition
+        earliest = self._cluster.list_offsets({wanted: EARLIEST_TIMESTAMP}, read_committed=False)[wanted].offset
+        latest = self._cluster.list_offsets({wanted: LATEST_TIMESTAMP}, read_committed=False)[wanted].offset
+        if self._next < earliest:
+            self._on_lost(min(earliest, self._until), f"the partition begins at offset {earliest} now")
+        elif self._next > latest:
+            self._on_lost(self._until, f"the partition ends at offset {latest}")
+
+    def _on_nothing_came(self) -> None:
+        """The broker answers, and has nothing. Errors: ClusterError, unless the partition has become shorter."""
+        self._on_out_of_range()
+        message = f"nothing came of {self._partition} from offset {self._next} on within {self._settings.poll_timeout_ms} ms"
+        if self._settings.read_committed:
+            message += ": perhaps a transaction is open there, and what follows isn't committed"
+        raise ClusterError(message)
+
+    def _on_lost(self, until: Offset, why: str) -> None:
+        """Offsets from the next one up to `until` (exclusive) can't be had. Errors: DataLossError, unless that is accepted."""
+        message = (
+            f"records of {self._partition} from offset {self._next} to {until - 1} are gone before they were read ({why}): "
+            "deleted by retention, by DeleteRecords, or with their topic"
+        )
+        if self._settings.fail_on_data_loss:
+            message += ". With the option failOnDataLoss=false they are skipped instead"
+            raise DataLossError(message)
+        log.warning("%s; skipped, as failOnDataLoss is false", message)
+        self._next = until

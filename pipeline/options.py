@@ -1,0 +1,159 @@
+"""The options of `format("lowtide")`: taking them from Spark's map and naming what is wrong with one.
+
+Names are those of Spark's Kafka source where it has them, in capitals or not, as everywhere in Spark. An option that nobody knows is
+refused: a misspelt `trimLag` must not delete what was to be kept. `kafka.*` goes to the client; what the client doesn't know is told, once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NoReturn, TypeVar
+
+from lowtide.admin.settings import ClientSettings, SettingsError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+KAFKA: Final = "kafka."
+"""What comes behind it is a key of Kafka's clients."""
+
+_UNITS: Final = {
+    "": 1,
+    "ms": 1,
+    "milliseconds": 1,
+    "s": 1000,
+    "seconds": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "minutes": 60_000,
+    "h": 3_600_000,
+    "hours": 3_600_000,
+    "d": 86_400_000,
+    "days": 86_400_000,
+}
+_DURATION: Final = re.compile(r"(\d{1,15})\s*([a-z]*)")
+
+_REFUSED: Final = {
+    "key.deserializer": "keys are given as bytes: cast the column",
+    "value.deserializer": "values are given as bytes: cast the column",
+    "key.serializer": "keys are taken as bytes or strings: cast the column",
+    "value.serializer": "values are taken as bytes or strings: cast the column",
+    "enable.auto.commit": "Spark keeps the positions in its checkpoint, and commits none by itself",
+    "auto.offset.reset": "startingOffsets says where a query begins",
+    "interceptor.classes": "interceptors are Java classes",
+}
+"""Keys of Kafka's clients that mean something else here. Source: Spark's KafkaSourceProvider.validateGeneralOptions."""
+
+
+class OptionError(ValueError):
+    """An option that can't be: its name, its value and the reason, in one sentence."""
+
+
+class Options:
+    """Options as the user gave them; remembers which were asked for."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._asked: dict[str, str] = {}
+
+    def refuse(self, name: str, reason: str) -> NoReturn:
+        """Errors: OptionError, always."""
+        message = f"option {name} is {self._given.get(name.lower())!r}: {reason}"
+        raise OptionError(message)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def text(self, name: str) -> str | None:
+        """The value without white space around it, or None."""
+        self._asked[name.lower()] = name
+        value = self._given.get(name.lower())
+        return None if value is None else value.strip()
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """`true` or `false`. Errors: OptionError."""
+        value = self.choice(name, ("true", "false"))
+        return default if value is None else value == "true"
+
+    def choice(self, name: str, allowed: Iterable[str]) -> str | None:
+        """One of a few words, in capitals or not. Errors: OptionError."""
+        value = self.text(name)
+        if value is not None and value.lower() not in allowed:
+            self.refuse(name, f"allowed are {', '.join(allowed)}")
+        return None if value is None else value.lower()
+
+    def number(self, name: str, low: int, high: int = 2**63 - 1) -> int | None:
+        """A whole number; both ends inclusive. Errors: OptionError."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if re.fullmatch(r"-?\d{1,19}", value) is None or not low <= int(value) <= high:
+            self.refuse(name, f"allowed are whole numbers from {low}" + (f" to {high}" if high < 2**63 - 1 else " on"))
+        return int(value)
+
+    def duration_ms(self, name: str, *, default: int) -> int:
+        """A time such as `500ms`, `15m` or `10 minutes`, in milliseconds; a number alone is milliseconds. Errors: OptionError."""
+        value = self.text(name)
+        if value is None:
+            return default
+        parsed = parse_duration_ms(value)
+        if parsed is None:
+            self.refuse(name, "allowed is a time such as 500ms, 30s, 15m, 2h or 7 days")
+        return parsed
+
+    def json(self, name: str, parse: Callable[[Any], T]) -> T | None:
+        """What `parse` makes of a JSON value. Errors: OptionError, also for a ValueError or TypeError of `parse`."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return parse(json.loads(value))
+        except json.JSONDecodeError as error:
+            self.refuse(name, f"it is no JSON: {error.msg} at character {error.pos}")
+        except (ValueError, TypeError) as error:
+            self.refuse(name, str(error))
+
+    def client_settings(self, taken: Iterable[str] = ()) -> ClientSettings:
+        """The settings of the client that `kafka.*` gives, but for the keys that are `taken` by others.
+
+        Errors: OptionError.
+        """
+        keys = {name.removeprefix(KAFKA): name for name in self._given if name.startswith(KAFKA)}
+        self._asked |= {name: name for name in keys.values()}
+        for key, reason in _REFUSED.items():
+            if key in keys:
+                self.refuse(KAFKA + key, reason)
+        if not self._given.get(f"{KAFKA}bootstrap.servers", "").strip():
+            raise OptionError("option kafka.bootstrap.servers is missing: it names at least one broker as host:port")
+        others = frozenset(taken)
+        try:
+            settings = ClientSettings.of({key: self._given[name] for key, name in keys.items() if key not in others}, "the options kafka.*")
+        except SettingsError as error:
+            raise OptionError(str(error)) from error
+        if settings.unused_keys:
+            log.warning("options without effect: %s", ", ".join(KAFKA + key for key in settings.unused_keys))
+        return settings
+
+    def check_all_known(self, others: Iterable[str] = ()) -> None:
+        """Every option was asked for, or is one of `others`. Errors: OptionError for one that wasn't."""
+        names = {**self._asked, **{name.lower(): name for name in others}}
+        for name in self._given:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f"; is {names[near[0]]} meant?" if near else ""
+                self.refuse(name, f"there is no such option{hint}")
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """Milliseconds of a time such as `15m` or `10 minutes`; None, if it is none."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        return None
+    unit = match[2]
+    factor = _UNITS.get(unit, _UNITS.get(f"{unit}s"))
+    return None if factor is None else int(match[1]) * factor

@@ -1,0 +1,135 @@
+"""Offsets of many partitions, and the ranges of offsets that tasks read: what is planned, as plain values.
+
+Positions are "next to read". Their JSON is that of Spark's own Kafka source, `{"topic": {"0": 15}}`, with topics and partitions in order:
+Spark compares it as text. Beside the topics stand notes of our own, under names that no topic can have:
+
+| name         | holds                                        | why                                                                       |
+|--------------|----------------------------------------------|---------------------------------------------------------------------------|
+| `@topicIds`  | the id of each topic, while the query trims  | a topic that was made anew must not be trimmed, nor read on               |
+| `@startedAt` | in the first batch's end: where it began     | Spark asks again where to begin when it repeats the first batch           |
+
+Sources: Spark's KafkaMicroBatchStream (rate limits), KafkaOffsetRangeCalculator (splitting), JsonUtils.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from lowtide.protocol.types import Offset, TopicPartition
+
+Positions = dict[TopicPartition, Offset]
+"""The next offset to read, by partition."""
+
+TOPIC_IDS: Final = "@topicIds"
+STARTED_AT: Final = "@startedAt"
+
+_OFFSET_MAX: Final = 2**63 - 1
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of one partition; `until` is exclusive."""
+
+    partition: TopicPartition
+    start: Offset
+    until: Offset
+
+    @property
+    def size(self) -> int:
+        """How many offsets; there may be fewer records."""
+        return self.until - self.start
+
+
+def positions_to_json(positions: Mapping[TopicPartition, Offset]) -> dict[str, Any]:
+    """`{"topic": {"0": 15}}`, in the order of topics and partitions."""
+    made: dict[str, Any] = {}
+    for (topic, partition), offset in sorted(positions.items()):
+        made.setdefault(topic, {})[str(partition)] = offset
+    return made
+
+
+def positions_from_json(value: Mapping[str, Any]) -> Positions:
+    """The positions in an object as `positions_to_json` makes them; our notes are passed over.
+
+    Errors: ValueError, for what isn't such an object.
+    """
+    found: Positions = {}
+    for topic, partitions in value.items():
+        if topic.startswith("@"):
+            continue
+        if not isinstance(partitions, Mapping):
+            message = f"{topic} has {partitions!r} in place of its partitions"
+            raise ValueError(message)  # noqa: TRY004 whoever gave the text gets one kind of error
+        for partition, offset in partitions.items():
+            found[TopicPartition(topic, _whole(partition, f"a partition of {topic}"))] = _whole(offset, f"an offset of {topic}-{partition}")
+    return found
+
+
+def positions_from_text(text: str) -> Positions:
+    """The same from JSON as text. Errors: ValueError."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        message = f"{text!r} is no JSON object"
+        raise ValueError(message)  # noqa: TRY004 as above
+    return positions_from_json(value)
+
+
+def _whole(value: object, what: str) -> int:
+    """Errors: ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        message = f"{value!r} is no number for {what}"
+        raise ValueError(message)  # noqa: TRY004 as above
+    return int(value)
+
+
+def rate_limited(start: Mapping[TopicPartition, Offset], latest: Mapping[TopicPartition, Offset], row_count_max: int) -> Positions:
+    """Positions behind `start`, and up to `latest`, so that about `row_count_max` offsets lie between.
+
+    Each partition's share is in proportion to what it has to give, and at least one. `start` has every partition of `latest`.
+    Source: KafkaMicroBatchStream.rateLimit.
+    """
+    sizes = {partition: until - start[partition] for partition, until in latest.items() if until > start[partition]}
+    total = sum(sizes.values())
+    if total <= row_count_max:
+        return dict(latest)
+    limited = dict(latest)
+    for partition, size in sizes.items():
+        limited[partition] = min(latest[partition], start[partition] + max(row_count_max * size // total, 1))
+    return limited
+
+
+def split(ranges: Iterable[OffsetRange], partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
+    """The ranges that aren't empty, cut so that there are about `partitions_min` and none is larger than `rows_max`.
+
+    Small ranges stay whole; large ones are cut in proportion to their sizes. In order of partition and offset.
+    Source: KafkaOffsetRangeCalculator.getRanges.
+    """
+    whole = sorted(one for one in ranges if one.size > 0)
+    if rows_max is not None:
+        whole = [piece for one in whole for piece in _cut(one, math.ceil(one.size / rows_max))]
+    if partitions_min is None or len(whole) >= partitions_min:
+        return whole
+    total = sum(one.size for one in whole)
+    small = [one for one in whole if _share(one.size, total, partitions_min) == 1]
+    large = [one for one in whole if _share(one.size, total, partitions_min) != 1]
+    large_total, large_min = sum(one.size for one in large), max(partitions_min - len(small), 1)
+    return sorted([*small, *(piece for one in large for piece in _cut(one, _share(one.size, large_total, large_min)))])
+
+
+def _share(size: int, total: int, count: int) -> int:
+    """How many of `count` pieces a range of `size` out of `total` is cut into: rounded, halves up, as in Java."""
+    return max(math.floor(size / total * count + 0.5), 1)
+
+
+def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    """In `count` pieces of about the same size; fewer, if there are fewer offsets."""
+    pieces = []
+    start = whole.start
+    for index in range(count):
+        size = (whole.until - start) // (count - index)
+        if size:
+            pieces.append(OffsetRange(whole.partition, start, start + size))
+            start += size
+    return pieces

@@ -1,0 +1,125 @@
+"""One Spark for all tests of the folder, on the broker of the session; topics, and records in them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+SPARK_IS_HERE = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
+
+collect_ignore = [] if SPARK_IS_HERE or os.environ.get("CI") else ["test_batch_read.py", "test_stream_read.py", "test_trim.py"]
+"""Without Spark only those remain that need none. CI has it."""
+
+SPARK = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Small, and quick to start: a test's Spark has little to do."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A Spark of two cores in this process, which knows the format."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from lowtide.pipeline import register
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    for key, value in SPARK.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    register(session)
+    yield session
+    session.stop()
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+
+
+@pytest.fixture(scope="session")
+def producer(lowtide: SimpleNamespace) -> Iterator[SimpleNamespace]:
+    from confluent_kafka import Producer
+
+    made = Producer({"bootstrap.servers": lowtide.bootstrap, "linger.ms": 1})
+    yield made
+    made.flush(30)
+
+
+@pytest.fixture
+def topic(lowtide: SimpleNamespace, lowtide_topic: str) -> str:
+    """A topic of two partitions. Records may be old."""
+    make_topic(lowtide.bootstrap, lowtide_topic, 2, **{"retention.ms": "-1"})
+    return lowtide_topic
+
+
+def make_topic(bootstrap: str, name: str, partitions: int, **config: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, partitions, config=config)])[name].result(30)
+
+
+Fill = Callable[..., None]
+
+
+@pytest.fixture
+def fill(producer: SimpleNamespace) -> Fill:
+    """`fill(topic, {partition: count})`: values `v0`, `v1`, ... go on where the last call has stopped."""
+    written: dict[tuple[str, int], int] = {}
+
+    def fill(topic: str, counts: dict[int, int], **fields: object) -> None:
+        for partition, count in counts.items():
+            first = written.get((topic, partition), 0)
+            for index in range(first, first + count):
+                producer.produce(topic, value=f"v{index}", partition=partition, **fields)
+            written[topic, partition] = first + count
+        assert producer.flush(30) == 0
+
+    return fill
+
+
+@pytest.fixture
+def read(spark: SimpleNamespace, lowtide: SimpleNamespace):
+    """`read(subscribe=topic, ...)`: a data frame of a batch."""
+
+    def read(**options: object):
+        reader = spark.read.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap)
+        for name, value in options.items():
+            reader = reader.option(name.replace("__", "."), str(value))
+        return reader.load()
+
+    return read
+
+
+def offsets(frame) -> dict[int, list[int]]:
+    """The offsets of each partition, in order."""
+    found: dict[int, list[int]] = {}
+    for row in sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect()):
+        found.setdefault(row[0], []).append(row[1])
+    return found
+
+
+def delete_to(bootstrap: str, topic: str, until: dict[int, int]) -> None:
+    """Delete what lies below an offset of each partition."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for result in admin.delete_records([TopicPartition(topic, partition, offset) for partition, offset in until.items()]).values():
+        result.result(30)
