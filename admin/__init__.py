@@ -14,6 +14,15 @@
     list_offsets({partition: OffsetSpec | Timestamp}, read_committed=) -> {partition: ListedOffset | AdminError}
     list_group_offsets(groups, or {group: partitions or None}) -> {group: {partition: CommittedOffset} | AdminError}
     alter_group_offsets(group, {partition: offset}), delete_group_offsets(group, partitions) -> {partition: None | AdminError}
+    fetch_records(partition, offset, max_bytes=, wait_ms=) -> FetchedRecords                      raises: one thing only
+    create_topics([NewTopic]), delete_topics(names), create_partitions({name: count}) -> {name: CreatedTopic or None | AdminError}
+    list_topics() -> {name: TopicDescription}     describe_topics(names) -> {name: TopicDescription | AdminError}
+    describe_configs([ConfigResource(ResourceType.TOPIC, name)], keys=) -> {resource: {key: ConfigEntry} | AdminError}
+    alter_configs({resource: [ConfigChange(key, value)]}, validate_only=) -> {resource: None | AdminError}
+    describe_cluster(include_fenced=) -> ClusterDescription     describe_features() -> {name: Feature}
+    describe_log_dirs(brokers=, partitions=) -> {broker id: {path: LogDir} | AdminError}
+    list_groups(states=, kinds=) -> ListedGroups     describe_groups(names) -> {name: GroupDescription | AdminError}
+    delete_groups(names) -> {name: None | AdminError}
 
 Settings: `ClientSettings.of({"bootstrap.servers": ...})`, `ClientSettings.read("client.properties", overrides)`; `SettingsError`.
 For sockets that aren't asyncio's: `opening.open_session` (versions and SASL as a generator), `exchange` (requests and answers as bytes).
@@ -23,6 +32,9 @@ It reaches clusters over TCP only, and knows nothing of a broker's inside.
 
 from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.admin.client import AdminClient
+from lowtide.admin.cluster_description import ClusterDescription
+from lowtide.admin.cluster_view import Broker, PartitionDescription, TopicDescription
+from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ConfigSource, ResourceType
 from lowtide.admin.deletion import (
     TO_HIGH_WATERMARK,
     Committed,
@@ -41,9 +53,14 @@ from lowtide.admin.errors import (
     DeadlineExceededError,
     UnsupportedVersionError,
 )
+from lowtide.admin.exchange import Feature
 from lowtide.admin.group_offsets import CommittedOffset
+from lowtide.admin.groups import GroupDescription, GroupListing, GroupMember, ListedGroups
+from lowtide.admin.log_dirs import LogDir, ReplicaSize
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
+from lowtide.admin.records import FetchedRecords
 from lowtide.admin.settings import ClientSettings, SettingsError
+from lowtide.admin.topics import CreatedTopic, NewTopic
 from lowtide.protocol.types import TopicPartition
 
 __all__ = [
@@ -52,22 +69,42 @@ __all__ = [
     "AdminError",
     "AuthenticationFailedError",
     "BlockingAdminClient",
+    "Broker",
     "BrokerAnsweredError",
     "ClientSettings",
+    "ClusterDescription",
     "Committed",
     "CommittedOffset",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigSource",
     "ConnectionFailedError",
+    "CreatedTopic",
     "DeadlineExceededError",
     "DeleteRecordsError",
     "DeleteResult",
     "DeleteStage",
     "DeleteTarget",
     "DeletedRecords",
+    "Feature",
+    "FetchedRecords",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
     "LeaderOnlyUnsupportedError",
+    "ListedGroups",
     "ListedOffset",
+    "LogDir",
+    "NewTopic",
     "OffsetSpec",
+    "PartitionDescription",
+    "ReplicaSize",
+    "ResourceType",
     "SettingsError",
     "Timestamp",
+    "TopicDescription",
     "TopicPartition",
     "UnsupportedVersionError",
 ]

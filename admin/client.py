@@ -7,16 +7,24 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from lowtide.admin import group_offsets, offsets
+from lowtide.admin import cluster_description, configs, group_offsets, groups, log_dirs, offsets, records, topics
 from lowtide.admin.brokers import Ports
 from lowtide.admin.cluster import Cluster
+from lowtide.admin.cluster_description import ClusterDescription
+from lowtide.admin.cluster_view import TopicDescription
+from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigResource
 from lowtide.admin.delete_records import delete_records, resolve_targets
 from lowtide.admin.deletion import DeleteRecordsError, DeleteResult, DeleteTarget
 from lowtide.admin.errors import AdminError
+from lowtide.admin.exchange import Feature
 from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets
+from lowtide.admin.groups import GroupDescription, ListedGroups
+from lowtide.admin.log_dirs import LogDir
 from lowtide.admin.offsets import ListedOffset, Place
+from lowtide.admin.records import FETCH_BYTES, FetchedRecords
 from lowtide.admin.settings import ClientSettings
-from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.admin.topics import CreatedTopic, NewTopic
+from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.random import system_random
 
@@ -105,10 +113,119 @@ class AdminClient:
         """The offset at a place of each partition: an `OffsetSpec`, or a `Timestamp` for the first record that isn't older."""
         return await offsets.list_offsets(self._cluster, places, self._cluster.deadline(timeout_ms), read_committed=read_committed)
 
+    async def fetch_records(
+        self,
+        partition: TopicPartition,
+        offset: Offset,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        wait_ms: int = 0,
+        read_committed: bool = False,
+        timeout_ms: int | None = None,
+    ) -> FetchedRecords:
+        """Batches from `offset` on, about `max_bytes` of them, waiting up to `wait_ms` for any: to look at, `protocol.records` reads them.
+
+        Errors: BrokerAnsweredError (OFFSET_OUT_OF_RANGE for one), DeadlineExceededError.
+        """
+        deadline = self._cluster.deadline(timeout_ms)
+        return await records.fetch_records(
+            self._cluster, partition, offset, deadline, max_bytes=max_bytes, wait_ms=wait_ms, read_committed=read_committed
+        )
+
+    # ------------------------------------------------------------------ topics
+    async def create_topics(
+        self, new_topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_ms: int | None = None
+    ) -> dict[str, CreatedTopic | AdminError]:
+        """Make topics, or with `validate_only` find out whether they could be made."""
+        deadline = self._cluster.deadline(timeout_ms)
+        return await topics.create_topics(self._cluster, new_topics, deadline, validate_only=validate_only)
+
+    async def delete_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, AdminError | None]:
+        """Delete topics with all their records; None means done."""
+        return await topics.delete_topics(self._cluster, names, self._cluster.deadline(timeout_ms))
+
+    async def create_partitions(
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Iterable[tuple[BrokerId, ...]]] | None = None,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[str, AdminError | None]:
+        """Let topics have so many partitions in all; `assignments` has the brokers of each new one's replicas."""
+        deadline = self._cluster.deadline(timeout_ms)
+        return await topics.create_partitions(self._cluster, counts, deadline, assignments=assignments, validate_only=validate_only)
+
+    async def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> dict[str, TopicDescription]:
+        """All topics that may be seen, with their partitions, leaders and ids."""
+        found = await topics.describe_topics(self._cluster, None, self._cluster.deadline(timeout_ms))
+        described = {name: topic for name, topic in found.items() if isinstance(topic, TopicDescription)}
+        return {name: topic for name, topic in described.items() if include_internal or not topic.is_internal}
+
+    async def describe_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, TopicDescription | AdminError]:
+        """Topics with their partitions, leaders and ids."""
+        return await topics.describe_topics(self._cluster, names, self._cluster.deadline(timeout_ms))
+
+    # ------------------------------------------------------------------ configurations
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        keys: Iterable[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | AdminError]:
+        """The keys of each resource (all, or those in `keys`) with their values and where these come from."""
+        deadline = self._cluster.deadline(timeout_ms)
+        return await configs.describe_configs(self._cluster, resources, deadline, keys=keys, synonyms=synonyms, documentation=documentation)
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Iterable[ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, AdminError | None]:
+        """Change keys, and leave the others as they are (KIP-339). All changes of a resource are made, or none."""
+        return await configs.alter_configs(self._cluster, changes, self._cluster.deadline(timeout_ms), validate_only=validate_only)
+
+    # ------------------------------------------------------------------ the cluster
+    async def describe_cluster(self, *, include_fenced: bool = False, timeout_ms: int | None = None) -> ClusterDescription:
+        """The cluster's id, its controller and its brokers; with `include_fenced` also those that may not lead (Kafka 4.0, KIP-1073)."""
+        return await cluster_description.describe_cluster(self._cluster, self._cluster.deadline(timeout_ms), include_fenced=include_fenced)
+
+    async def describe_features(self, *, timeout_ms: int | None = None) -> dict[str, Feature]:
+        """The features that a broker knows, and the level at which the cluster uses each (KIP-584)."""
+        return await cluster_description.describe_features(self._cluster, self._cluster.deadline(timeout_ms))
+
+    async def describe_log_dirs(
+        self,
+        brokers: Collection[BrokerId] | None = None,
+        *,
+        partitions: Collection[TopicPartition] | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[BrokerId, dict[str, LogDir] | AdminError]:
+        """The log directories of brokers (all that can be reached) by path, and the replicas in them (all, or of `partitions`)."""
+        return await log_dirs.describe_log_dirs(self._cluster, brokers, partitions, self._cluster.deadline(timeout_ms))
+
+    # ------------------------------------------------------------------ groups
+    async def list_groups(self, *, states: Iterable[str] = (), kinds: Iterable[str] = (), timeout_ms: int | None = None) -> ListedGroups:
+        """All groups, or those in one of these states (`Stable`, ...) and of these kinds (`classic`, `consumer`)."""
+        return await groups.list_groups(self._cluster, self._cluster.deadline(timeout_ms), states=states, kinds=kinds)
+
+    async def describe_groups(self, group_ids: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, GroupDescription | AdminError]:
+        """Groups with their members and what these read; GROUP_ID_NOT_FOUND for one that isn't there."""
+        return await groups.describe_groups(self._cluster, group_ids, self._cluster.deadline(timeout_ms))
+
+    async def delete_groups(self, group_ids: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, AdminError | None]:
+        """Delete groups without members, and what they have committed; NON_EMPTY_GROUP while there are members."""
+        return await groups.delete_groups(self._cluster, group_ids, self._cluster.deadline(timeout_ms))
+
     # ------------------------------------------------------------------ offsets of groups
     async def list_group_offsets(
         self,
-        groups: Iterable[str] | Mapping[str, Collection[TopicPartition] | None],
+        group_ids: Iterable[str] | Mapping[str, Collection[TopicPartition] | None],
         *,
         require_stable: bool = False,
         timeout_ms: int | None = None,
@@ -117,7 +234,7 @@ class AdminClient:
 
         `require_stable` waits for transactions that are about to commit offsets (KIP-447).
         """
-        asked = groups if isinstance(groups, Mapping) else dict.fromkeys(groups)
+        asked = group_ids if isinstance(group_ids, Mapping) else dict.fromkeys(group_ids)
         deadline = self._cluster.deadline(timeout_ms)
         return await group_offsets.list_group_offsets(self._cluster, asked, deadline, require_stable=require_stable)
 

@@ -32,8 +32,8 @@ SOFTWARE_NAME: Final = "lowtide"
 SOFTWARE_VERSION: Final = "1"
 """What brokers count clients by (KIP-511); letters, digits, dots and dashes."""
 
-FIRST_TRIED: Final = 3
-"""The first version of ApiVersions in which a client names itself; a broker that doesn't know it says which it knows."""
+FIRST_TRIED: Final = 4
+"""The first version of ApiVersions that tells all features; a broker that doesn't know it says which it knows (KIP-511)."""
 
 LOGIN_SHARE: Final = 0.85
 """The share of an authentication's life after which a new connection is made instead. Kafka: SaslClientAuthenticator, 85 to 95 percent."""

@@ -1,0 +1,76 @@
+"""Log directories of brokers, and how large the replicas in them are (DescribeLogDirs)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lowtide.admin.anywhere import outcome_of_error, to_a_broker
+from lowtide.admin.attempts import Attempts, Done, Outcome
+from lowtide.admin.errors import BrokerAnsweredError
+from lowtide.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from lowtide.protocol.types import BrokerId, TopicPartition
+
+if TYPE_CHECKING:
+    from lowtide.admin.cluster import Cluster
+    from lowtide.admin.errors import AdminError
+    from lowtide.admin.patience import Deadline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSize:
+    """A replica on a disk. `offset_lag` is how many records it is behind the high watermark (a leader's is what isn't committed)."""
+
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+    """It is being moved into this directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDir:
+    """A directory of a broker. `error` is None, or why it is of no use: then nothing else is known."""
+
+    path: str
+    error: BrokerAnsweredError | None
+    replicas: Mapping[TopicPartition, ReplicaSize]
+    total_bytes: int
+    """Of its volume; -1 where the broker doesn't tell (before Kafka 3.3)."""
+    usable_bytes: int
+
+
+async def describe_log_dirs(
+    cluster: Cluster, brokers: Collection[BrokerId] | None, partitions: Collection[TopicPartition] | None, deadline: Deadline
+) -> dict[BrokerId, dict[str, LogDir] | AdminError]:
+    """See `AdminClient.describe_log_dirs`."""
+    topics = None
+    if partitions is not None:
+        indexes: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            indexes.setdefault(topic, []).append(partition)
+        topics = [DescribableLogDirTopic(topic=name, partitions=of_topic) for name, of_topic in indexes.items()]
+
+    async def send(broker_id: BrokerId, asked: list[BrokerId], _: int) -> Mapping[BrokerId, Outcome[dict[str, LogDir]]]:
+        async with cluster.broker(broker_id, deadline) as handle:
+            response = await handle.ask(DescribeLogDirsRequest(topics=topics))
+        if response.error_code:
+            return dict.fromkeys(asked, outcome_of_error(f"broker {broker_id}", response.error_code, None))
+        found: dict[str, LogDir] = {}
+        for row in response.results:
+            replicas = {
+                TopicPartition(topic.name, replica.partition_index): ReplicaSize(
+                    size_bytes=replica.partition_size, offset_lag=replica.offset_lag, is_future=replica.is_future_key
+                )
+                for topic in row.topics
+                for replica in topic.partitions
+            }
+            error = BrokerAnsweredError(row.error_code, f"{row.log_dir} of broker {broker_id}") if row.error_code else None
+            found[row.log_dir] = LogDir(
+                path=row.log_dir, error=error, replicas=replicas, total_bytes=row.total_bytes, usable_bytes=row.usable_bytes
+            )
+        return {broker_id: Done(found)}
+
+    attempts = Attempts[BrokerId, dict[str, LogDir]](cluster, deadline, to_a_broker(cluster, deadline, lambda broker_id: broker_id), send)
+    await attempts.run(list(await cluster.brokers(deadline)) if brokers is None else list(brokers))
+    return attempts.results(lambda broker_id: f"the log directories of broker {broker_id}")
