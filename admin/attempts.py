@@ -23,6 +23,9 @@ IN_FLIGHT_MAX: Final = 64
 ITEMS_PER_REQUEST_MAX: Final = 25_000
 """More go into several requests: a request of so many partitions has about half a megabyte."""
 
+GRACE_MS: Final = 50
+"""What is waited for ends with the deadline by itself, and says why; this much later it is cut off."""
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -80,14 +83,17 @@ class Attempts(Generic[K, V]):
         self._fault: BaseException | None = None
 
     async def run(self, items: Collection[K]) -> None:
-        """Try until the deadline. Errors: AuthenticationFailedError, and an AdminError of `locate`."""
+        """Try until the deadline.
+
+        Errors: AuthenticationFailedError, and what `locate` raises: DeadlineExceededError too, if nothing could be located at all.
+        """
         if not items:
             return
         self._items = tuple(items)
         self.unfinished = dict.fromkeys(items, "nobody was asked yet")
         try:
             self._tasks.spawn(self._attempt(list(items), 1), name="attempt")
-            async with asyncio.timeout(self._deadline.remaining_ms() / 1000):
+            async with asyncio.timeout((self._deadline.remaining_ms() + GRACE_MS) / 1000):
                 await self._ended.wait()
         except TimeoutError:
             pass
@@ -111,10 +117,17 @@ class Attempts(Generic[K, V]):
         """Locate items and ask the brokers that they belong to."""
         if number > 1:
             await self._cluster.rest(number - 1, self._deadline)
+            if not self._deadline.remaining_ms():
+                self._end_if_last()
+                return
         try:
             located = await self._locate(items, number)
-        except DeadlineExceededError as error:  # What others are still waiting for may come at the last moment: `run` ends by itself.
+        except DeadlineExceededError as error:
+            if number == 1:
+                raise
+            # What others are still waiting for may come at the last moment: `run` ends by itself.
             self.unfinished.update(dict.fromkeys(items, str(error)))
+            self._end_if_last()
             return
         for broker_id, placed in located.placed.items():
             for start in range(0, len(placed), ITEMS_PER_REQUEST_MAX):
@@ -153,6 +166,11 @@ class Attempts(Generic[K, V]):
         if again:
             self._tasks.spawn(self._attempt(again, number + 1), name="attempt")
         if not self.unfinished:
+            self._ended.set()
+
+    def _end_if_last(self) -> None:
+        """The time is over, and nobody else has anything under way."""
+        if len(self._tasks) == 1:
             self._ended.set()
 
     def _abort(self, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from lowtide.admin.connection import Connection, open_connection
-from lowtide.admin.errors import AdminError, ConnectionFailedError
+from lowtide.admin.errors import AdminError, ClientClosedError
 from lowtide.admin.opening import open_session
 from lowtide.admin.patience import reconnect_backoff_ms
 from lowtide.admin.settings import Address, ClientSettings, SettingsError
@@ -80,6 +80,8 @@ class Brokers:
                 place.opening = self._tasks.spawn(self._open_shared(address, place), name=f"connect-{address}")
             opening = place.opening
             await asyncio.wait([opening])
+            if opening.cancelled():
+                raise ClientClosedError("the client is closed")
             return opening.result()
         assert place.shared is not None
         return place.shared
@@ -102,7 +104,7 @@ class Brokers:
                     place.idle.append(connection)
 
     async def close(self) -> None:
-        """Close all. Requests that wait fail with ConnectionFailedError."""
+        """Close all. Calls that wait fail with ClientClosedError."""
         self._closed = True
         await self._tasks.cancel_all()
         for place in self._places.values():
@@ -112,9 +114,9 @@ class Brokers:
         self._places.clear()
 
     def _place(self, address: Address) -> _Place:
-        """Errors: ConnectionFailedError when the client is closed."""
+        """Errors: ClientClosedError."""
         if self._closed:
-            raise ConnectionFailedError("the client is closed")
+            raise ClientClosedError("the client is closed")
         return self._places.setdefault(address, _Place())
 
     def _idle(self, place: _Place) -> Connection | None:

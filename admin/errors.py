@@ -21,6 +21,10 @@ class ConnectionFailedError(AdminError, ConnectionError):
         self.was_sent = was_sent
 
 
+class ClientClosedError(AdminError):
+    """The client was closed before, or during, the call."""
+
+
 class AuthenticationFailedError(AdminError):
     """The broker doesn't believe us, or we don't believe the broker. Trying again changes nothing."""
 

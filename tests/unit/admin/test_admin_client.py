@@ -1,0 +1,295 @@
+"""The client itself: it finds its way to a cluster, waits and tries again within one deadline, and says what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lowtide.admin import (
+    AuthenticationFailedError,
+    BrokerAnsweredError,
+    ClientClosedError,
+    CommittedOffset,
+    DeadlineExceededError,
+    ListedOffset,
+    NewTopic,
+    OffsetSpec,
+    TopicPartition,
+    UnsupportedVersionError,
+)
+from lowtide.admin.errors import code_name, is_retriable
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from lowtide.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from lowtide.protocol.messages.sasl_handshake import SaslHandshakeResponse
+
+from .scripted import HANG_UP, NO_ANSWER, ScriptedBroker, ScriptedCluster, simulated
+
+P0 = TopicPartition("t", 0)
+P1 = TopicPartition("t", 1)
+LATEST = {P0: OffsetSpec.LATEST}
+
+
+def end_at(offset: int) -> dict[TopicPartition, ListedOffset]:
+    return {P0: ListedOffset(offset=offset, timestamp_ms=-1, leader_epoch=-1)}
+
+
+def test_any_bootstrap_server_will_do():
+    """Two of three can't be reached, one of them silently."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 3)
+        cluster.nodes[1].kill()
+        cluster.nodes[2].kill(silently=True)
+        servers = "broker-1:9092,broker-2:9092,nowhere:1,broker-3:9092"
+        async with cluster.client(bootstrap_servers=servers, socket_connection_setup_timeout_ms=1000) as admin:
+            assert await admin.list_offsets(LATEST) == end_at(100)
+
+    simulated(test)
+
+
+def test_a_cluster_that_cannot_be_reached_is_told_address_by_address():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.nodes[1].kill()
+        async with cluster.client(bootstrap_servers="broker-1:9092,nowhere:1") as admin:
+            with pytest.raises(DeadlineExceededError) as caught:
+                await admin.list_offsets(LATEST, timeout_ms=3000)
+        said = str(caught.value)
+        assert "within 3000 ms" in said
+        assert "broker-1:9092: connection refused" in said
+        assert "nowhere:1: " in said
+        assert 2900 <= cluster.clock.monotonic_ms() <= 3100
+
+    simulated(test)
+
+
+def test_brokers_that_moved_are_found_by_the_bootstrap_servers():
+    """All that were learnt are gone; another cluster's brokers are where the first one was asked."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 2)
+        async with cluster.client() as admin:
+            assert await admin.list_offsets(LATEST) == end_at(100)
+            cluster.nodes.pop(2).kill()
+            cluster.nodes[1].kill()
+            cluster.partition("t").leader = 3
+            await cluster.start(1)
+            assert await admin.list_offsets(LATEST) == end_at(100)
+
+    simulated(test)
+
+
+def test_a_lost_connection_is_made_anew():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+
+        def hangs_up_once(broker: ScriptedBroker, request: Any) -> Any:
+            del cluster.scripts[1, ApiKey.LIST_OFFSETS]
+            return HANG_UP
+
+        cluster.scripts[1, ApiKey.LIST_OFFSETS] = hangs_up_once
+        async with cluster.client() as admin:
+            assert await admin.list_offsets(LATEST) == end_at(100)
+            assert await admin.list_offsets(LATEST) == end_at(100)
+        assert cluster.count(ApiKey.API_VERSIONS, 1) == 2
+
+    simulated(test)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"\x7f\xff\xff\xff", b"\0\0\0\4\0\0\0\0", b"\0\0\0\2\0\0", b"\0\0\0\5\0\0\0\1\x99", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+)
+def test_what_is_not_the_protocol_ends_the_connection(answer: bytes):
+    """A frame of two gigabytes, another's answer, one that is cut, rubbish: nobody waits for more of it, and nothing is believed."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.scripts[1, ApiKey.LIST_OFFSETS] = lambda *_: answer
+        async with cluster.client() as admin:
+            error = (await admin.list_offsets(LATEST, timeout_ms=2000))[P0]
+        assert isinstance(error, DeadlineExceededError)
+        assert "its answer can't be read" in str(error)
+
+    simulated(test)
+
+
+def test_a_broker_that_is_silent_is_given_up_after_the_time_of_a_request():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 2)
+        cluster.scripts[2, ApiKey.LIST_OFFSETS] = lambda *_: NO_ANSWER
+        async with cluster.client(request_timeout_ms=1000) as admin:
+            error = (await admin.list_offsets(LATEST, timeout_ms=4000))[P0]
+        assert "broker-2:9092: it did not answer within" in str(error)
+        assert 2 <= cluster.count(ApiKey.LIST_OFFSETS, 2) <= 4
+        assert cluster.clock.monotonic_ms() <= 4100
+
+    simulated(test)
+
+
+def test_attempts_rest_longer_each_time():
+    """So a cluster in trouble isn't asked a thousand times a second."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", -1)
+        async with cluster.client() as admin:
+            error = (await admin.list_offsets(LATEST, timeout_ms=30_000))[P0]
+        assert "it has no leader" in str(error)
+        asked = [asked.at_ms for asked in cluster.asked if asked.key == ApiKey.METADATA]
+        assert len(asked) < 45
+        assert asked[1] - asked[0] < 200
+        assert 700 <= asked[-1] - asked[-2] <= 1300
+
+    simulated(test)
+
+
+def test_a_silent_broker_does_not_keep_others_from_answering():
+    """A request that waits has a connection to itself."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.scripts[1, ApiKey.DELETE_RECORDS] = lambda *_: NO_ANSWER
+        async with cluster.client() as admin:
+            waiting = asyncio.ensure_future(admin.delete_records({P0: 5}))
+            await asyncio.sleep(1)
+            assert await admin.list_offsets(LATEST, timeout_ms=1000) == end_at(100)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            del cluster.scripts[1, ApiKey.DELETE_RECORDS]
+            assert await admin.list_offsets(LATEST, timeout_ms=1000) == end_at(100)
+
+    simulated(test)
+
+
+def test_closing_ends_what_is_under_way():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.scripts[None, ApiKey.METADATA] = lambda *_: NO_ANSWER
+        admin = cluster.client()
+        waiting = asyncio.ensure_future(admin.list_offsets(LATEST, timeout_ms=5000))
+        await asyncio.sleep(1)
+        await admin.close()
+        with pytest.raises(ClientClosedError):
+            await waiting
+        with pytest.raises(ClientClosedError):
+            await admin.list_offsets(LATEST)
+        assert cluster.clock.monotonic_ms() < 2000
+
+    simulated(test)
+
+
+def test_authentication_that_fails_is_not_tried_again():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.scripts[None, ApiKey.SASL_HANDSHAKE] = lambda *_: SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+        refused = SaslAuthenticateResponse(error_code=58, error_message="no", auth_bytes=b"")
+        cluster.scripts[None, ApiKey.SASL_AUTHENTICATE] = lambda *_: refused
+        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"}
+        async with cluster.client(**login) as admin:
+            with pytest.raises(AuthenticationFailedError, match="u can't log in by PLAIN: no"):
+                await admin.list_offsets(LATEST)
+        assert cluster.count(ApiKey.SASL_AUTHENTICATE) == 1
+
+    simulated(test)
+
+
+def test_a_connection_is_left_before_its_authentication_ends():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.scripts[None, ApiKey.SASL_HANDSHAKE] = lambda *_: SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+        done = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=10_000)
+        cluster.scripts[None, ApiKey.SASL_AUTHENTICATE] = lambda *_: done
+        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"}
+        async with cluster.client(**login) as admin:
+            await admin.list_offsets(LATEST)
+            await asyncio.sleep(8)
+            await admin.list_offsets(LATEST)
+            assert cluster.count(ApiKey.SASL_AUTHENTICATE) == 1
+            await asyncio.sleep(1)
+            await admin.list_offsets(LATEST)
+            assert cluster.count(ApiKey.SASL_AUTHENTICATE) == 2
+
+    simulated(test, 1)
+
+
+def test_places_that_an_old_broker_does_not_know_fail_alone():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 1)
+        cluster.versions[ApiKey.LIST_OFFSETS] = 6
+        async with cluster.client() as admin:
+            results = await admin.list_offsets({P0: OffsetSpec.MAX_TIMESTAMP, P1: OffsetSpec.EARLIEST})
+        assert isinstance(results[P0], UnsupportedVersionError)
+        assert results[P1] == ListedOffset(offset=0, timestamp_ms=-1, leader_epoch=-1)
+
+    simulated(test)
+
+
+def test_committed_offsets_are_read_where_there_are_some():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 1)
+        cluster.committed = {"g": {P0: (30, 5)}}
+        async with cluster.client() as admin:
+            found = await admin.list_group_offsets({"g": [P0, P1], "h": [P0]})
+        assert found == {"g": {P0: CommittedOffset(offset=30, leader_epoch=5)}, "h": {}}
+
+    simulated(test)
+
+
+def test_a_topic_that_an_attempt_of_ours_may_have_made_is_told_as_such():
+    """Its answer was lost, and the second attempt meets a topic: ours, or somebody else's."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        def exists(broker: ScriptedBroker, request: Any) -> Any:
+            row = CreatableTopicResult(name="t", error_code=36, error_message="Topic 't' already exists")
+            return CreateTopicsResponse(topics=[row])
+
+        def hangs_up_once(broker: ScriptedBroker, request: Any) -> Any:
+            cluster.scripts[None, ApiKey.CREATE_TOPICS] = exists
+            return HANG_UP
+
+        async with cluster.client() as admin:
+            cluster.scripts[None, ApiKey.CREATE_TOPICS] = exists
+            assert "already exists" in str((await admin.create_topics([NewTopic(name="t")]))["t"])
+            cluster.scripts[None, ApiKey.CREATE_TOPICS] = hangs_up_once
+            assert "an earlier attempt of this call" in str((await admin.create_topics([NewTopic(name="t")]))["t"])
+
+    simulated(test)
+
+
+def test_a_topic_that_an_attempt_of_ours_may_have_deleted_is_deleted():
+    async def test(cluster: ScriptedCluster) -> None:
+        def gone(broker: ScriptedBroker, request: Any) -> Any:
+            return DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", error_code=3)])
+
+        def hangs_up_once(broker: ScriptedBroker, request: Any) -> Any:
+            cluster.scripts[None, ApiKey.DELETE_TOPICS] = gone
+            return HANG_UP
+
+        async with cluster.client() as admin:
+            cluster.scripts[None, ApiKey.DELETE_TOPICS] = hangs_up_once
+            assert await admin.delete_topics(["t"]) == {"t": None}
+            assert isinstance((await admin.delete_topics(["t"]))["t"], BrokerAnsweredError)
+
+    simulated(test)
+
+
+def test_codes_that_came_after_our_table_are_final_and_have_a_number():
+    assert code_name(999) == "error 999"
+    assert not is_retriable(999)
+    assert is_retriable(6)
+
+
+def test_the_same_seed_asks_the_same():
+    """Nothing hangs on the order of a set: a failure can be repeated."""
+
+    async def test(cluster: ScriptedCluster) -> list[Any]:
+        cluster.add_topic("t", *(1 + index % 3 for index in range(30)))
+        cluster.committed = {"g": {TopicPartition("t", index): (index, 5) for index in range(30)}}
+        async with cluster.client() as admin:
+            await admin.list_offsets({TopicPartition("t", index): OffsetSpec.LATEST for index in range(30)})
+            await admin.list_group_offsets({"g": [TopicPartition("t", index) for index in range(30)]})
+        return [(asked.broker_id, asked.key, asked.at_ms) for asked in cluster.asked]
+
+    assert simulated(test, seed=5) == simulated(test, seed=5)

@@ -1,0 +1,447 @@
+"""`delete_records` never deletes more than was meant, and says truly what came of it: against a scripted cluster, in virtual time."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from lowtide.admin import (
+    Committed,
+    DeletedRecords,
+    DeleteRecordsError,
+    DeleteStage,
+    LeaderOnlyUnsupportedError,
+    Timestamp,
+    TopicPartition,
+    UnsupportedVersionError,
+)
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
+
+from .scripted import HANG_UP, NO_ANSWER, ScriptedBroker, ScriptedCluster, simulated
+
+P0 = TopicPartition("t", 0)
+P1 = TopicPartition("t", 1)
+OTHER_ID = b"\2" * 16
+
+
+def failure(result: object) -> DeleteRecordsError:
+    assert isinstance(result, DeleteRecordsError), result
+    return result
+
+
+def test_one_request_for_each_leader():
+    """Ten thousand partitions on three brokers are three requests, whatever the order in which they are named."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", *(1 + index % 3 for index in range(10_000)))
+        async with cluster.client() as admin:
+            results = await admin.delete_records({TopicPartition("t", index): index % 100 for index in range(10_000)})
+        assert results == {TopicPartition("t", index): DeletedRecords(index % 100, index % 100) for index in range(10_000)}
+        assert sorted(broker for broker, _ in cluster.deletes()) == [1, 2, 3]
+
+    simulated(test)
+
+
+def test_leaders_that_move_are_followed_with_the_same_offset():
+    """The view of the first attempt is old: the delete is refused, and goes to the new leader as it was."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 2)
+
+        def moves(broker: ScriptedBroker, request: Any) -> Any:
+            cluster.partition("t").leader = 3
+            return cluster.delete_records(broker.broker_id, request)
+
+        cluster.scripts[1, ApiKey.DELETE_RECORDS] = moves
+        async with cluster.client() as admin:
+            results = await admin.delete_records({P0: 40, P1: 50})
+        assert results == {P0: DeletedRecords(40, 40), P1: DeletedRecords(50, 50)}
+        assert [found for found in cluster.deletes() if P0 in found[1]] == [(1, {P0: 40}), (3, {P0: 40})]
+        assert cluster.count(ApiKey.DELETE_RECORDS, 2) == 1
+
+    simulated(test)
+
+
+def test_the_high_watermark_is_looked_up_once():
+    """-1 means what was committed at first: what comes between two attempts stays."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+
+        def hangs_up_once(broker: ScriptedBroker, request: Any) -> Any:
+            del cluster.scripts[1, ApiKey.DELETE_RECORDS]
+            cluster.partition("t").high_watermark = 200
+            return HANG_UP
+
+        cluster.scripts[1, ApiKey.DELETE_RECORDS] = hangs_up_once
+        async with cluster.client() as admin:
+            assert await admin.delete_records({P0: -1}) == {P0: DeletedRecords(100, 100)}
+        assert cluster.deletes() == [(1, {P0: 100})] * 2
+
+    simulated(test)
+
+
+@pytest.mark.parametrize(("ms", "offset"), [(0, 0), (1, 1), (400, 40), (401, 41), (990, 99), (991, 100), (5000, 100)])
+def test_times_end_before_the_first_record_that_is_not_older(ms: int, offset: int):
+    """Records have timestamps 0, 10, ... 990: what is at the moment itself stays, and without such a record all of them go."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        async with cluster.client() as admin:
+            assert await admin.resolve_delete_targets({P0: Timestamp(ms)}) == {P0: offset}
+        assert cluster.deletes() == []
+
+    simulated(test)
+
+
+def test_a_record_that_comes_while_the_time_is_looked_up_stays():
+    """None was found, and then one came: the end is that of before."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+
+        def grows(broker: ScriptedBroker, request: Any) -> Any:
+            answer = cluster.list_offsets(broker.broker_id, request)
+            if request.topics[0].partitions[0].timestamp == 995:
+                cluster.partition("t").high_watermark = 150
+                cluster.scripts[None, ApiKey.LIST_OFFSETS] = lambda broker, request: newest_stays_old(broker, request)
+            return answer
+
+        def newest_stays_old(broker: ScriptedBroker, request: Any) -> Any:
+            answer = cluster.list_offsets(broker.broker_id, request)
+            answer.topics[0].partitions[0].timestamp = 990
+            return answer
+
+        cluster.scripts[None, ApiKey.LIST_OFFSETS] = grows
+        async with cluster.client() as admin:
+            assert await admin.resolve_delete_targets({P0: Timestamp(995)}) == {P0: 100}
+
+    simulated(test)
+
+
+def test_a_time_that_is_doubtful_deletes_nothing():
+    """A broker that finds no record of that time, though its largest timestamp is newer, isn't believed."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+
+        def finds_nothing(broker: ScriptedBroker, request: Any) -> Any:
+            answer = cluster.list_offsets(broker.broker_id, request)
+            if request.topics[0].partitions[0].timestamp >= 0:
+                answer.topics[0].partitions[0].offset = answer.topics[0].partitions[0].timestamp = -1
+            return answer
+
+        cluster.scripts[None, ApiKey.LIST_OFFSETS] = finds_nothing
+        async with cluster.client() as admin:
+            error = failure((await admin.delete_records({P0: Timestamp(400)}))[P0])
+        assert error.stage is DeleteStage.RESOLVING
+        assert error.leader_done is False
+        assert cluster.deletes() == []
+
+    simulated(test)
+
+
+def test_a_time_needs_a_broker_that_can_confirm_it():
+    """Before version 7 of ListOffsets "there is none" can't be checked."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.versions[ApiKey.LIST_OFFSETS] = 6
+        async with cluster.client() as admin:
+            results = await admin.resolve_delete_targets({P0: Timestamp(400)})
+            assert results == {P0: 40}
+            assert failure((await admin.delete_records({P0: Timestamp(5000)}))[P0]).stage is DeleteStage.RESOLVING
+        assert cluster.deletes() == []
+
+    simulated(test)
+
+
+def test_groups_delete_what_all_of_them_have_consumed():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 2)
+        cluster.committed = {"a": {P0: (30, 5), P1: (7, -1)}, "b": {P0: (20, 4)}}
+        async with cluster.client() as admin:
+            results = await admin.delete_records({P0: Committed(["a", "b"]), P1: Committed(["a", "b"])})
+        assert results[P0] == DeletedRecords(20, 20)
+        error = failure(results[P1])
+        assert error.stage is DeleteStage.RESOLVING
+        assert "group b hasn't committed" in str(error)
+        assert cluster.partition("t", 1).log_start == 0
+
+    simulated(test)
+
+
+def test_a_commit_for_a_topic_that_is_gone_is_not_believed():
+    """Its leader epoch is above the partition's: the topic was made anew since."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.committed = {"a": {P0: (30, 6)}}
+        async with cluster.client() as admin:
+            assert "leader epoch 6" in str((await admin.delete_records({P0: Committed("a")}))[P0])
+        assert cluster.deletes() == []
+
+    simulated(test)
+
+
+def test_another_topic_of_the_name_is_left_alone():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        async with cluster.client() as admin:
+            error = failure((await admin.delete_records({P0: 5}, topic_ids={"t": OTHER_ID}))[P0])
+            assert error.stage is DeleteStage.FINDING_LEADER
+            assert "made anew" in str(error)
+            assert await admin.delete_records({P0: 5}, topic_ids={"t": b"\1" * 16}) == {P0: DeletedRecords(5, 5)}
+        assert cluster.deletes() == [(1, {P0: 5})]
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("target", [50, -1])
+def test_a_topic_made_anew_between_two_attempts_is_left_alone(target: int):
+    """The first attempt was lost; meanwhile the topic was deleted and made again."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+
+        def anew(broker: ScriptedBroker, request: Any) -> Any:
+            cluster.add_topic("t", 1, topic_id=OTHER_ID)
+            return HANG_UP
+
+        cluster.scripts[1, ApiKey.DELETE_RECORDS] = anew
+        async with cluster.client() as admin:
+            error = failure((await admin.delete_records({P0: target}))[P0])
+        assert "made anew" in str(error)
+        assert len(cluster.deletes()) == 1
+        assert cluster.partition("t").log_start == 0
+
+    simulated(test)
+
+
+def test_a_topic_made_anew_while_the_offset_was_looked_up_is_left_alone():
+    """Even where the view from elsewhere is old: the leader itself is asked."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 2)
+
+        def anew(broker: ScriptedBroker, request: Any) -> Any:
+            answer = cluster.list_offsets(broker.broker_id, request)
+            old = cluster.topics["t"]
+
+            def stale(broker: ScriptedBroker, request: Any) -> Any:
+                new, cluster.topics["t"] = cluster.topics["t"], old
+                try:
+                    return cluster.metadata(request)
+                finally:
+                    cluster.topics["t"] = new
+
+            cluster.add_topic("t", 2, topic_id=OTHER_ID)
+            cluster.scripts[1, ApiKey.METADATA] = cluster.scripts[3, ApiKey.METADATA] = stale
+            return answer
+
+        cluster.scripts[2, ApiKey.LIST_OFFSETS] = anew
+        async with cluster.client() as admin:
+            assert "made anew" in str(failure((await admin.delete_records({P0: -1}))[P0]))
+        assert cluster.deletes() == []
+
+    simulated(test)
+
+
+def test_a_broker_without_version_3_gets_no_delete_of_the_leader_alone():
+    """Never an ordinary one in its place; an ordinary one is possible, and tells no log start."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.versions[ApiKey.DELETE_RECORDS] = 2
+        async with cluster.client() as admin:
+            error = failure((await admin.delete_records({P0: 5}, leader_only=True))[P0])
+            assert isinstance(error, LeaderOnlyUnsupportedError)
+            assert isinstance(error, UnsupportedVersionError)
+            assert cluster.deletes() == []
+            assert await admin.delete_records({P0: 5}) == {P0: DeletedRecords(5, -1)}
+
+    simulated(test)
+
+
+def test_the_leader_alone_does_not_wait_for_followers():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.partition("t").followers_start = 3
+        async with cluster.client() as admin:
+            assert await admin.delete_records({P0: 40}, leader_only=True) == {P0: DeletedRecords(3, 40)}
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_delete_whose_followers_are_slow_says_that_the_leader_has_done_it(version: int):
+    """Without version 3 the leader is asked where its log starts."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        cluster.versions[ApiKey.DELETE_RECORDS] = version
+        cluster.partition("t").followers_start = 3
+        async with cluster.client() as admin:
+            begun = cluster.clock.monotonic_ms()
+            error = failure((await admin.delete_records({P0: 40}, timeout_ms=10_000))[P0])
+            assert cluster.clock.monotonic_ms() - begun <= 10_000
+        assert (error.stage, error.code, error.leader_done) == (DeleteStage.WAITING, ErrorCode.REQUEST_TIMED_OUT, True)
+        assert error.facts[3:] == (3, 40)
+        assert "the leader has deleted" in str(error)
+        assert cluster.count(ApiKey.LIST_OFFSETS) == (1 if version == 2 else 0)
+        assert {offset for _, found in cluster.deletes() for offset in found.values()} == {40}
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("has_done", [True, False])
+def test_a_leader_that_never_answers(has_done: bool):
+    """Its log start is the only witness: below the offset nothing is certain, for the request may still be executed."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+
+        def silent(broker: ScriptedBroker, request: Any) -> Any:
+            if has_done:
+                cluster.delete_records(broker.broker_id, request)
+            return NO_ANSWER
+
+        cluster.scripts[1, ApiKey.DELETE_RECORDS] = silent
+        async with cluster.client() as admin:
+            error = failure((await admin.delete_records({P0: 40}, timeout_ms=8000))[P0])
+        assert error.stage is DeleteStage.WAITING
+        assert error.leader_done is (True if has_done else None)
+
+    simulated(test)
+
+
+def test_a_leader_that_cannot_be_reached_has_done_nothing():
+    """Nothing was sent, so nothing can be under way."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 2, 9)
+        cluster.nodes[2].kill()
+        async with cluster.client() as admin:
+            results = await admin.delete_records({P0: 40, P1: 40}, timeout_ms=5000)
+        dead, unknown = failure(results[P0]), failure(results[P1])
+        assert (dead.stage, dead.leader_done) == (DeleteStage.SENDING, False)
+        assert "connection refused" in str(dead)
+        assert (unknown.stage, unknown.leader_done) == (DeleteStage.FINDING_LEADER, False)
+        assert cluster.deletes() == []
+
+    simulated(test)
+
+
+def test_a_topic_that_nobody_knows_is_not_waited_for_until_the_end():
+    """It could be new, so it is asked for a few times, not for a minute."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        async with cluster.client() as admin:
+            error = failure((await admin.delete_records({P0: 40}))[P0])
+        assert error.stage is DeleteStage.FINDING_LEADER
+        assert cluster.clock.monotonic_ms() < 5000
+
+    simulated(test)
+
+
+def test_what_the_leader_refuses_is_told_with_its_code():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        async with cluster.client() as admin:
+            error = failure((await admin.delete_records({P0: 101}))[P0])
+        assert (error.stage, error.code, error.leader_done) == (DeleteStage.ANSWERED, ErrorCode.OFFSET_OUT_OF_RANGE, False)
+        assert str(error) == "t-0: can't delete up to 101: answered by the leader: OFFSET_OUT_OF_RANGE"
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.stage, again.facts) == (str(error), error.stage, error.facts)
+
+    simulated(test)
+
+
+def test_an_answer_without_the_partition_is_tried_again():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 1)
+
+        def lacks_one(broker: ScriptedBroker, request: Any) -> Any:
+            del cluster.scripts[1, ApiKey.DELETE_RECORDS]
+            row = DeleteRecordsPartitionResult(partition_index=0, low_watermark=4, leader_log_start_offset=4, error_code=0)
+            return DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name="t", partitions=[row])])
+
+        cluster.scripts[1, ApiKey.DELETE_RECORDS] = lacks_one
+        async with cluster.client() as admin:
+            assert await admin.delete_records({P0: 4, P1: 6}) == {P0: DeletedRecords(4, 4), P1: DeletedRecords(6, 6)}
+        assert cluster.deletes()[1] == (1, {P1: 6})
+
+    simulated(test)
+
+
+def test_brokers_do_not_wait_for_each_other():
+    """One leader says nothing; the other's partition, refused at first, is done long before the first gives up."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 2)
+        cluster.scripts[1, ApiKey.DELETE_RECORDS] = lambda *_: NO_ANSWER
+
+        def refuses_once(broker: ScriptedBroker, request: Any) -> Any:
+            del cluster.scripts[2, ApiKey.DELETE_RECORDS]
+            cluster.partition("t", 1).leader = 3
+            return cluster.delete_records(broker.broker_id, request)
+
+        cluster.scripts[2, ApiKey.DELETE_RECORDS] = refuses_once
+        async with cluster.client() as admin:
+            results = await admin.delete_records({P0: 5, P1: 6}, timeout_ms=20_000)
+        assert results[P1] == DeletedRecords(6, 6)
+        failure(results[P0])
+        done = next(asked.at_ms for asked in cluster.asked if asked.broker_id == 3 and asked.key == ApiKey.DELETE_RECORDS)
+        assert done < 2000
+
+    simulated(test)
+
+
+def test_a_frozen_leader_is_left_for_its_successor():
+    """Its answer isn't waited for longer than a request may take."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 2)
+
+        def freezes(broker: ScriptedBroker, request: Any) -> Any:
+            cluster.nodes[2].pause()
+            cluster.partition("t").leader = 3
+            return NO_ANSWER
+
+        cluster.scripts[2, ApiKey.DELETE_RECORDS] = freezes
+        async with cluster.client(request_timeout_ms=3000) as admin:
+            assert await admin.delete_records({P0: 40}) == {P0: DeletedRecords(40, 40)}
+        assert cluster.deletes() == [(2, {P0: 40}), (3, {P0: 40})]
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("target", [-2, True, "5", 2**63, 1.5])
+def test_what_cannot_be_meant_is_refused_before_anything_is_sent(target: Any):
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 1)
+        async with cluster.client() as admin:
+            with pytest.raises(ValueError, match=r"t-1: .* is no offset"):
+                await admin.delete_records({P0: 5, P1: target})
+        assert cluster.asked == []
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("groups", [[], "", ["a", ""]])
+def test_groups_have_names(groups: Any):
+    with pytest.raises(ValueError, match="at least one group"):
+        Committed(groups)
+
+
+def test_nothing_to_delete_asks_nobody():
+    async def test(cluster: ScriptedCluster) -> None:
+        async with cluster.client() as admin:
+            assert await admin.delete_records({}) == {}
+        assert cluster.asked == []
+
+    simulated(test)
