@@ -71,6 +71,7 @@ async def check_end(cluster: ClusterSimulation) -> None:
     for load in loads:
         await _read_back(cluster, load)
     await cluster.work.check_end()
+    await cluster.upkeep.check_end()
     for machine in cluster.machines:
         replicas = None if machine.broker is None else machine.broker.replicas
         if replicas is not None and (waiting := len(replicas.deletes) + len(replicas.log_starts)):

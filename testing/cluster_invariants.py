@@ -323,7 +323,11 @@ class ClusterInvariants:
             self._violate(f"P6: {watch.name} ends at {end} and has leader epochs {epochs}")
         load = self.loads.get(log.topic_partition.topic, {}).get(log.topic_partition.partition)
         if load is not None and start > max(load.history.requested_delete, watch.log_start) and not load.history.records_are_void:
-            self._violate(f"D7: {watch.name} starts at {start}, and nobody let go of more than {load.history.requested_delete}")
+            wrong = load.why_not(start, log, machine)
+            if wrong is not None:
+                self._violate(f"{watch.name}: {wrong}")
+        if load is not None:
+            load.on_log(log, machine)
         watch.log_start, watch.log_end = start, end
         watch.checked_to = min(watch.checked_to, end)
         committed = self.committed(log.topic_id, log.topic_partition.partition)
@@ -354,6 +358,9 @@ class ClusterInvariants:
                 if known is None:
                     committed.batches[header.base_offset] = here
                     committed.transactions.note(header)
+                    load = self.loads.get(log.topic_partition.topic, {}).get(log.topic_partition.partition)
+                    if load is not None:
+                        load.on_committed(header)
                 elif known != here and not log.topic_partition.topic.startswith(COMPACTED):
                     self._violate(
                         f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, last offset)"

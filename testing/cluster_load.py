@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import (
@@ -24,12 +25,16 @@ from lowtide.protocol.messages.fetch import PartitionData as FetchedPartition
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch, check_crc, iterate_batches, iterate_records
+from lowtide.protocol.records import BatchHeader, build_batch, check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import BrokerId, Offset
 from lowtide.runtime.random import Random
 from lowtide.testing.cluster_client import ClusterClient
 from lowtide.testing.cluster_history import ClusterPartitionHistory
 from lowtide.testing.history import HistoryError
+
+if TYPE_CHECKING:
+    from lowtide.storage.log import Log
+    from lowtide.testing.machines import Machine
 
 PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 12
@@ -109,6 +114,20 @@ class PartitionLoad:
             client = self._make_client(f"{kind.split()[0][:6]} {self.partition}.{index}")
             made.append(classes[kind](self, client, Random(self._random.getrandbits(64))))
         return made
+
+    def timestamp_ms(self, random: Random) -> int:
+        """When a record is from."""
+        return _TIMESTAMP_MS
+
+    def on_committed(self, header: BatchHeader) -> None:
+        """A batch is committed that wasn't known."""
+
+    def on_log(self, log: Log, machine: Machine) -> None:
+        """A replica's log has changed, and was looked at."""
+
+    def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
+        """A replica starts at `start`, which nobody asked for. Returns what is wrong with that, if anything is."""
+        return f"D7: starts at {start}, and nobody let go of more than {self.history.requested_delete}"
 
     def next_producer(self) -> int:
         """A number for a producer."""
@@ -238,7 +257,7 @@ class Producer(Actor):
         broker_id = await self.target()
         load.history.on_send(values, self.producer, self._serial, ordered=False)
         self._serial += count
-        row = await self.send(broker_id, build_batch(rows(values)), acks)
+        row = await self.send(broker_id, build_batch(rows(values, partial(load.timestamp_ms, self.random))), acks)
         if row.error_code == ErrorCode.NONE:
             load.counts["produced" if acks < 0 else "produced acks=1"] += count
             self.client.note(f"produced {count} at {row.base_offset} of {load.history.name}, acks={acks}, broker {broker_id}")
@@ -281,7 +300,8 @@ class IdempotentProducer(Producer):
             values = load.next_values(self.random.randint(1, 4), self.random)
             load.history.on_send(values, self.producer, self._serial, ordered=True)
             self._serial += len(values)
-            batch = build_batch(rows(values), producer_id=self._id, producer_epoch=self._epoch, base_sequence=self._sequence)
+            records = rows(values, partial(load.timestamp_ms, self.random))
+            batch = build_batch(records, producer_id=self._id, producer_epoch=self._epoch, base_sequence=self._sequence)
             self._unsettled = values, batch
         values, batch = self._unsettled
         row = await self.send(broker_id, batch, -1)
@@ -415,6 +435,6 @@ _COMMIT_GRACE_MS: Final = 500
 """What a broker's own disk may take beyond a delete's timeout."""
 
 
-def rows(values: list[bytes]) -> list[tuple[int, None, bytes, tuple[()]]]:
+def rows(values: list[bytes], timestamp_ms: Callable[[], int] = lambda: _TIMESTAMP_MS) -> list[tuple[int, None, bytes, tuple[()]]]:
     """Records of these values."""
-    return [(_TIMESTAMP_MS, None, value, ()) for value in values]
+    return [(timestamp_ms(), None, value, ()) for value in values]

@@ -42,6 +42,7 @@ from lowtide.testing.history import HistoryError
 from lowtide.testing.machines import Machine, State
 from lowtide.testing.shared_store import SharedStore
 from lowtide.testing.transaction_load import TRANSACTION_SETTINGS
+from lowtide.testing.upkeep_work import UpkeepWork
 
 TOPIC: Final = "sim"
 START_LIMIT_S: Final = 60.0
@@ -59,9 +60,9 @@ UNCLEAN_SHARE: Final = 0.1
 STRIKES_MAX: Final = 40
 """A run goes on until so many requests were answered, and so many faults had an effect; or so many struck."""
 
-KINDS: Final = ("partitions", "groups", "transactions", "consumers")
+KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention")
 """What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
-groups whose partitions the broker assigns."""
+groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves."""
 
 COORDINATED_SHARE: Final = 0.1
 """The share of runs with groups, and of those with transactions."""
@@ -118,6 +119,10 @@ class ClusterSimulation:
         if self.work.loads:
             self.invariants.loads[WORK_TOPIC] = {load.partition: load for load in self.work.loads}
             self.loads += self.work.loads
+        self.upkeep = UpkeepWork(self, Random(seed + 5), self.kinds)
+        for load in self.upkeep.loads:
+            self.invariants.loads.setdefault(load.topic, {})[load.partition] = load
+            self.loads.append(load)
         self._faults = {name: FAULTS[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -168,7 +173,7 @@ class ClusterSimulation:
         factor = str(self.replication_factor)
         if self.kinds != ("partitions",):
             settings |= COORDINATOR_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
-        if "groups" in self.kinds:
+        if "groups" in self.kinds or "retention" in self.kinds:
             settings |= CONSUMED_SETTINGS
         if "transactions" in self.kinds:
             settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
@@ -283,9 +288,10 @@ class ClusterSimulation:
         stop = asyncio.Event()
         for load in self.loads:
             is_work = load.topic == WORK_TOPIC
-            for actor in load.actors(CONSUMED_ACTORS if is_work else ACTORS if "partitions" in self.kinds else ()):
+            is_main = load.topic == TOPIC and "partitions" not in self.kinds
+            for actor in load.actors(CONSUMED_ACTORS if is_work else () if is_main else ACTORS):
                 self._spawn(actor.run(until=stop, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s), f"actor {load.partition}")
-        for client in self.work.actors():
+        for client in (*self.work.actors(), *self.upkeep.actors()):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
         await self.sleep(0.2, 1.0)
@@ -327,6 +333,8 @@ class ClusterSimulation:
         await self._create(TOPIC, self.partitions, configs)
         for name, partitions in self.work.topics().items():
             await self._create(name, partitions, configs | self.work.topic_configs(name))
+        for name, (partitions, own) in self.upkeep.topics().items():
+            await self._create(name, partitions, configs | own)
         await self._until(self._is_created, "all replicas of the topic are in sync")
         await self.work.begin()
 
@@ -339,7 +347,7 @@ class ClusterSimulation:
         for machine in self.machines:
             machine.heal()
             machine.resume()
-            machine.clock.wall_offset_ms = 0
+            machine.clock.set_wall(0)
             self.excuses.note(machine.broker_id, after_s=3.0)
             is_old = machine.settings.pop(OLD_VERSION_KEY, None) is not None
             if is_old or machine.has_offline_directory:

@@ -84,7 +84,7 @@ class CoordinatorWork:
         self.counts: Counter[str] = Counter()
         self.groups: list[GroupLoad] = []
         self._consuming: list[GroupLoad] = []
-        """Those that share out the topic of work."""
+        """Those that commit for every partition from the beginning on: what all of a topic's have consumed may go."""
         self.loads: list[PartitionLoad] = []
         """Of the partitions that groups share out: what all of them have consumed may go (KIP-68)."""
         self._cluster = cluster
@@ -127,19 +127,25 @@ class CoordinatorWork:
         topic = self._cluster.shared.image.topics[SHARED_TOPIC]
         return topic.topic_id, len(topic.partitions)
 
+    def add_consuming(self, groups: list[GroupLoad]) -> None:
+        """Groups of others that commit offsets."""
+        self.groups += groups
+        self._consuming += groups
+
     def _on_commit(self, partition: int) -> None:
         """D7: what a group has not asked to count as consumed is kept, unless what is known of the group may be lost."""
-        known = [load.history for load in self._consuming if not load.history.voids]
+        consuming = [load for load in self._consuming if load.topic == WORK_TOPIC]
+        known = [load.history for load in consuming if not load.history.voids]
         consumed = min((history.requested_offset(partition) for history in known), default=LOST)
         history = self.loads[partition].history
-        history.requested_delete = max(history.requested_delete, consumed if len(known) == len(self._consuming) else LOST)
+        history.requested_delete = max(history.requested_delete, consumed if len(known) == len(consuming) else LOST)
 
     def topics(self) -> dict[str, int]:
         """The topics that are made at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
-        made = {WORK_TOPIC: WORK_PARTITIONS} if self._consuming or self.ledger is not None else {}
+        made = {WORK_TOPIC: WORK_PARTITIONS} if self.loads or self.ledger is not None else {}
         if self._consumers:
             made[SHARED_TOPIC] = SHARED_PARTITIONS
-        if made and self._random.random() < 0.5:  # noqa: PLR2004
+        if (made or self._consuming) and self._random.random() < 0.5:  # noqa: PLR2004
             made[GROUP_TOPIC] = GROUP_PARTITIONS
         if self.ledger is not None:
             made[LEDGER_TOPIC] = LEDGER_PARTITIONS
@@ -155,7 +161,7 @@ class CoordinatorWork:
     def actors(self) -> list[Coordinated]:
         """All clients."""
         actors: list[Coordinated] = []
-        if self._consuming:
+        if self.loads:
             members = self._crowd.make_members((None, None, "one", self._random.choice((None, "two"))))
             actors += [*members, *self._single.make_committers(), self._crowd.make_fetcher(), self._single.make_fetcher()]
         if self._consumers:

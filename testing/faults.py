@@ -231,7 +231,7 @@ async def store_away(cluster: ClusterSimulation) -> None:
 async def wrong_clock(cluster: ClusterSimulation) -> None:
     """A wall clock jumps by up to an hour."""
     machine = cluster.random.choice(cluster.machines)
-    machine.clock.wall_offset_ms = cluster.random.randint(-3_600_000, 3_600_000)
+    machine.clock.set_wall(cluster.random.randint(-3_600_000, 3_600_000))
     cluster.note(f"the wall clock of {machine.host} is off by {machine.clock.wall_offset_ms} ms")
     cluster.effects["wrong clock"] += machine.state is State.UP
 

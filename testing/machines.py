@@ -37,12 +37,23 @@ Note = Callable[[str], None]
 class SkewedClock(SimulatedClock):
     """A machine's clock: it may run a little faster or slower than the loop's time, and its wall clock may be anywhere."""
 
-    __slots__ = ("rate",)
+    __slots__ = ("_set_back", "rate")
 
     def __init__(self, loop: SimulatedLoop) -> None:
         """A right clock; a `rate` of 1.02 gains two per cent, and is set before anybody looks."""
         super().__init__(loop)
         self.rate = 1.0
+        self._set_back: list[tuple[float, int]] = []
+
+    def set_wall(self, offset_ms: int) -> None:
+        """From now on the wall clock is off by so much."""
+        self._set_back.append((self._loop.time(), self.wall_offset_ms))
+        self.wall_offset_ms = offset_ms
+
+    def latest_wall_ms(self, within_s: float) -> int:
+        """The latest that the wall clock has shown for so long."""
+        lately = [offset_ms for until_s, offset_ms in self._set_back if until_s >= self._loop.time() - within_s]
+        return self.wall_ms() + max(0, max(lately, default=0) - self.wall_offset_ms)
 
     def monotonic_ms(self) -> int:
         return round(self._loop.time() * self.rate * 1_000_000) // 1000

@@ -1,0 +1,115 @@
+"""Bugs planted on purpose in what brokers delete by themselves: each must be found.
+
+Each was found within 40 seeds from the first one on; PLANT_SEEDS=n searches so far.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from lowtide.broker.coordinator.consumed import Consumed
+from lowtide.broker.retention import Retention
+from lowtide.storage import retention
+from lowtide.storage.segment_ages import SegmentAges
+from lowtide.testing.cluster_simulation import simulate_cluster
+
+MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
+
+Patch = pytest.MonkeyPatch
+
+pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+
+
+# Retention
+
+
+def what_is_not_committed_goes(patch: Patch) -> None:
+    """The high watermark isn't looked at."""
+
+    def may_go(segments: Any, number: int, _offsets: Any) -> bool:
+        return not (number + 1 == len(segments) and not segments[number].size)
+
+    patch.setattr(retention, "may_go", may_go)
+
+
+def one_segment_too_many(patch: Patch) -> None:
+    """A partition is left with less than `retention.bytes`."""
+    original = retention._size_rule
+
+    def size_rule(segments: Any, retention_bytes: int) -> Any:
+        return original(segments, max(retention_bytes - segments[0].size, 0))
+
+    patch.setattr(retention, "_size_rule", size_rule)
+
+
+def as_old_as_the_first_record(patch: Patch) -> None:
+    """A segment's newest record doesn't keep it."""
+    patch.setattr(SegmentAges, "largest_timestamp", staticmethod(SegmentAges.first_timestamp))
+
+
+def the_fastest_group_counts(patch: Patch) -> None:
+    """Records go that only one group has consumed."""
+    patch.setattr(Consumed, "__and__", lambda self, other: max(self, other))
+
+
+def consumed_at_any_age(patch: Patch) -> None:
+    """What is consumed goes at once."""
+    original = retention._rules
+
+    def rules(segments: Any, offsets: Any, config: Any, times: Any, now_ms: int) -> Any:
+        found = original(segments, offsets, config, times, now_ms)
+
+        def is_consumed(number: int) -> bool:
+            return retention.end_of(segments, number, offsets) <= offsets.consumed_offset
+
+        return [(reason, is_consumed if reason is retention.Reason.CONSUMED else goes) for reason, goes in found]
+
+    patch.setattr(retention, "_rules", rules)
+
+
+def what_is_as_old_as_the_minimum_goes(patch: Patch) -> None:
+    """The least timestamp is compared with a segment's first record."""
+    original = retention._rules
+
+    def rules(segments: Any, offsets: Any, config: Any, times: Any, now_ms: int) -> Any:
+        found = original(segments, offsets, config, times, now_ms)
+
+        def is_before(number: int) -> bool:
+            return bool(0 <= times.first_timestamp(segments[number]) < config.log_retention_min_timestamp)
+
+        return [(reason, is_before if reason is retention.Reason.MIN_TIMESTAMP else goes) for reason, goes in found]
+
+    patch.setattr(retention, "_rules", rules)
+
+
+def nothing_goes(patch: Patch) -> None:
+    """Passes end when the first one has failed, or never begin."""
+    patch.setattr(Retention, "_steps", lambda _self, left, _consumed: left.clear() or iter(()))
+
+
+PLANTS: Final = [
+    (what_is_not_committed_goes, "retention", 11),
+    (one_segment_too_many, "retention", 6),
+    (as_old_as_the_first_record, "retention", 1),
+    (the_fastest_group_counts, "retention", 2),
+    (consumed_at_any_age, "retention", 2),
+    (what_is_as_old_as_the_minimum_goes, "retention", 2),
+    (nothing_goes, "retention", 0),
+]
+"""Each with what clients do, and the seed to begin with: one that finds it soon."""
+
+
+@pytest.mark.parametrize(("plant", "kind", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_is_found(plant: Callable[[Patch], None], kind: str, first_seed: int, monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    for seed in range(first_seed, first_seed + MAXIMUM_SEEDS):
+        try:
+            simulate_cluster(seed, kinds=(kind,))
+        except Exception as error:
+            print(f"{plant.__name__}: seed {seed}: {str(error)[:200]}")
+            return
+    pytest.fail(f"{MAXIMUM_SEEDS} seeds found nothing")
