@@ -107,6 +107,8 @@ class OffsetsTopic:
         self._settings = settings
         self._factor_is_given = factor_is_given
         self._creation: asyncio.Future[None] | None = None
+        self._told = ""
+        """Why it could not be made, as the log has it: whoever looks for a coordinator has it tried again."""
 
     @property
     def exists(self) -> bool:
@@ -150,16 +152,19 @@ class OffsetsTopic:
         image = self._broker.metadata.image
         brokers = len(image.brokers) + len(image.fenced_brokers)
         if not self._factor_is_given and brokers < factor:
-            log.info(
-                "a coordinator's topic gets fewer replicas than the default, for there are no more brokers",
-                topic=self.name,
-                replicas=brokers,
-            )
+            if not self._told:
+                log.info(
+                    "a coordinator's topic gets fewer replicas than the default, for there are no more brokers",
+                    topic=self.name,
+                    replicas=brokers,
+                )
             factor = brokers
         try:
             outcome = await self._make(NewTopic(self.name, settings.topic_partition_count, factor))
-            if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                log.error("a coordinator's topic could not be made: it can't serve anybody", topic=self.name, reason=outcome.message)
+            reason = outcome.message if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS else ""
+            if reason and reason != self._told:
+                log.error("a coordinator's topic could not be made: it can't serve anybody", topic=self.name, reason=reason)
+            self._told = reason
         finally:
             done.set_result(None)
 
