@@ -287,7 +287,12 @@ class Groups:
         return error
 
     def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> ErrorCode:
-        """Whether a commit in a transaction is let in. Errors: those of `check_commit`."""
+        """Whether a commit in a transaction is let in.
+
+        Errors: those of `check_commit`, INVALID_COMMIT_OFFSET_SIZE where more would be pending than `PENDING_OFFSETS_MAX`.
+        """
+        if not self.committed.pending.has_room(request.producer_id, sum(len(topic.partitions) for topic in request.topics)):
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         generation_id = request.generation_id_or_member_epoch
         group = self.groups.get(request.group_id)
         if group is None:

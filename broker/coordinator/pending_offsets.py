@@ -12,6 +12,7 @@ Source: KIP-98, KIP-447; Kafka's `OffsetMetadataManager.replayEndTransactionMark
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,10 @@ class PendingOffset(msgspec.Struct):
     value: OffsetCommitValue | None
     record_offset: Offset
 
+
+PENDING_OFFSETS_MAX: Final = 10_000
+"""Offsets that one transaction may have pending in a coordinator's partition: they are made to count in one turn of the loop, which takes
+ten milliseconds for so many. Kafka has no such limit; nobody reads that many partitions by one producer."""
 
 _Place = tuple[str, str, int]
 """Group, topic, partition."""
@@ -42,6 +47,10 @@ class PendingOffsets:
     def __bool__(self) -> bool:
         """Whether anything is pending."""
         return bool(self._of_producers)
+
+    def has_room(self, producer_id: ProducerId, more_count: int) -> bool:
+        """Whether a producer's transaction may have so many more pending."""
+        return len(self._of_producers.get(producer_id, ())) + more_count <= PENDING_OFFSETS_MAX
 
     def group_ids(self) -> Iterable[str]:
         """The groups of which anything is pending."""

@@ -9,8 +9,9 @@ Version notes: v2 has leader epochs and knows COORDINATOR_LOAD_IN_PROGRESS. v3 h
 TRANSACTION_ABORTABLE. v5 adds the partition to the transaction by itself (KIP-890). v6 has topic ids.
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_METADATA_TOO_LARGE in single partitions; in all INVALID_GROUP_ID,
-those of `told_to_committer`, INVALID_TXN_STATE when a transaction ended meanwhile, INVALID_PRODUCER_EPOCH, UNKNOWN_MEMBER_ID,
-FENCED_INSTANCE_ID, ILLEGAL_GENERATION, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+those of `told_to_committer`, INVALID_TXN_STATE when a transaction ended meanwhile, INVALID_COMMIT_OFFSET_SIZE when it would have more
+offsets than `PENDING_OFFSETS_MAX` (Kafka has no limit), INVALID_PRODUCER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
 KIPs: 98, 320, 447, 848, 890.
 """

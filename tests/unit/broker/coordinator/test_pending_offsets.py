@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from lowtide.broker.coordinator import pending_offsets
 from lowtide.broker.coordinator.consumed import Consumed, ConsumedOffsets
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.settings import GroupSettings
@@ -113,6 +114,17 @@ def test_members_are_known_by_their_generation_and_others_are_let_in(world: Worl
 def test_notes_have_a_limit(world: World):
     assert commit_in_transaction(world, 5, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert is_stable(world)
+
+
+def test_a_transaction_has_a_limit_of_offsets(world: World, monkeypatch: pytest.MonkeyPatch):
+    """They are made to count in one turn of the loop: a million of them would hold it for a second."""
+    monkeypatch.setattr(pending_offsets, "PENDING_OFFSETS_MAX", 3)
+    assert [commit_in_transaction(world, 1, topic=f"t{number}") for number in range(4)] == [ErrorCode.NONE] * 3 + [
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    ]
+    assert commit_in_transaction(world, 1, producer_id=PRODUCER + 1) == ErrorCode.NONE
+    world.end_transaction(PRODUCER, is_commit=True)
+    assert commit_in_transaction(world, 2, topic="t3") == ErrorCode.NONE
 
 
 def test_nothing_expires_while_a_transaction_is_open(world: World):
