@@ -18,16 +18,17 @@ from lowtide.broker.coordinator.classic_group import GroupState
 from lowtide.broker.coordinator.consumer_group import ConsumerGroup, bytes_of
 from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember, MemberState
 from lowtide.broker.coordinator.decision import Decision, Refusal
-from lowtide.broker.coordinator.effects import Effects, Work
+from lowtide.broker.coordinator.effects import Effects, Job, Work
 from lowtide.broker.coordinator.migration import Migration, Shared
 from lowtide.broker.coordinator.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.rebalancing import Rebalancing, TimerKey
 from lowtide.broker.coordinator.reconciliation import Reconciliation, reconcile
 from lowtide.broker.coordinator.settings import GroupSettings
-from lowtide.broker.coordinator.target_assignment import TargetAssigner
+from lowtide.broker.coordinator.target_assignment import TargetAssigner, epoch_change
 from lowtide.broker.coordinator.timers import Timers
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType
 from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import TopicId
 
 RETRY_MS: Final = 500
@@ -292,11 +293,24 @@ class ConsumerGroups:
             self._keep_target(group, group.group_epoch, make(), effects)
 
     def _on_target(self, group: ConsumerGroup, epoch: int, made: Target | BaseException, effects: Effects) -> None:
-        """A worker has made a target; who has left since gets nothing by it, and who has come is in the next one."""
-        self._assigning.discard(group.group_id)
-        if self.groups.get(group.group_id) is not group or isinstance(made, BaseException) or epoch <= group.target_epoch:
+        """A worker has made a target: find out what of it is new, a member at a time."""
+        if isinstance(made, BaseException):
+            self._assigning.discard(group.group_id)
             return
-        self._keep_target(group, epoch, {member_id: part for member_id, part in made.items() if member_id in group.members}, effects)
+        kept: list[tuple[ConsumerGroupChange, CoordinatorRecord]] = []
+        effects.jobs.append(Job(self._assigner.keep_in_steps(group, made, kept), partial(self._on_compared, group, epoch, kept)))
+
+    def _on_compared(
+        self, group: ConsumerGroup, epoch: int, kept: list[tuple[ConsumerGroupChange, CoordinatorRecord]], effects: Effects
+    ) -> None:
+        """Keep a target; who has left since gets nothing by it, and who has come is in the next one."""
+        self._assigning.discard(group.group_id)
+        if self.groups.get(group.group_id) is not group or epoch <= group.target_epoch:
+            return
+        for change, record in kept:
+            if change.name in group.members:
+                effects.keep_encoded(change, record)
+        effects.keep_change(epoch_change(group, epoch, effects.wall_ms))
         if group.group_epoch > epoch:
             self._schedule_assignment(group.group_id, effects.now_ms + self.settings.consumer_assignment_interval_ms)
 

@@ -107,6 +107,11 @@ class Effects:
         self.records.append(encode_change(change))
         self.changes.append(change)
 
+    def keep_encoded(self, change: ConsumerGroupChange, record: CoordinatorRecord) -> None:
+        """As `keep_change`, of what was encoded before."""
+        self.records.append(record)
+        self.changes.append(change)
+
     def answer(self, reply: Reply, response: Any) -> None:
         """Answer a request now, without waiting for any record."""
         self.answers.append((reply, response))

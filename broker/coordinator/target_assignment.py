@@ -8,7 +8,7 @@ Source: Kafka's `TargetAssignmentBuilder`; KIP-1263 (the interval).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -17,7 +17,8 @@ from lowtide.broker.coordinator.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember, target_record
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.broker.coordinator.topic_view import TopicView
-from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType, TargetAssignmentEpoch
+from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType, TargetAssignmentEpoch, encode_change
+from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import TopicId
 
 HEAVY: Final = 3_000
@@ -60,16 +61,19 @@ class TargetAssigner:
     @staticmethod
     def keep(group: ConsumerGroup, epoch: int, made: Target, wall_ms: int) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
         """The records of a target that was made, and what those get for whom it is new."""
-        changes: list[ConsumerGroupChange] = []
-        changed: dict[str, Assignment] = {}
+        changed = {member_id: target for member_id, topics in made.items() if (target := _new_target(group, member_id, topics)) is not None}
+        changes = [_target_change(group, member_id, target) for member_id, target in changed.items()]
+        return [*changes, epoch_change(group, epoch, wall_ms)], changed
+
+    @staticmethod
+    def keep_in_steps(group: ConsumerGroup, made: Target, kept: list[tuple[ConsumerGroupChange, CoordinatorRecord]]) -> Iterator[None]:
+        """As `keep`, into `kept`, encoded, a member at a time; without the epoch, which makes it hold."""
         for member_id, topics in made.items():
-            target: Assignment = {topic_id: frozenset(numbers) for topic_id, numbers in topics.items() if numbers}
-            if target != group.targets.get(member_id):
-                changed[member_id] = target
-                changes.append(ConsumerGroupChange(RecordType.TARGET, group.group_id, member_id, target_record(target)))
-        value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
-        changes.append(ConsumerGroupChange(RecordType.TARGET_EPOCH, group.group_id, "", value))
-        return changes, changed
+            target = _new_target(group, member_id, topics)
+            if target is not None:
+                change = _target_change(group, member_id, target)
+                kept.append((change, encode_change(change)))
+            yield
 
     def _facts(self, group: ConsumerGroup, members: Mapping[str, ConsumerMember]) -> tuple[dict[str, AssignedMember], dict[TopicId, int]]:
         ids: dict[frozenset[str], frozenset[TopicId]] = {}
@@ -89,3 +93,19 @@ class TargetAssigner:
     def default_assignor(self) -> str:
         """The assignor for groups whose members don't ask for one."""
         return self._settings.consumer_assignors[0]
+
+
+def epoch_change(group: ConsumerGroup, epoch: int, wall_ms: int) -> ConsumerGroupChange:
+    """The record that makes a target hold."""
+    value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
+    return ConsumerGroupChange(RecordType.TARGET_EPOCH, group.group_id, "", value)
+
+
+def _new_target(group: ConsumerGroup, member_id: str, topics: Mapping[TopicId, Iterable[int]]) -> Assignment | None:
+    """What a member gets, if that is new."""
+    target: Assignment = {topic_id: frozenset(numbers) for topic_id, numbers in topics.items() if numbers}
+    return target if target != group.targets.get(member_id) else None
+
+
+def _target_change(group: ConsumerGroup, member_id: str, target: Assignment) -> ConsumerGroupChange:
+    return ConsumerGroupChange(RecordType.TARGET, group.group_id, member_id, target_record(target))

@@ -396,6 +396,33 @@ def test_a_large_target_is_made_by_a_worker_and_who_comes_meanwhile_is_in_the_ne
     world.check_reload()
 
 
+def test_what_of_a_large_target_is_new_is_found_out_a_member_at_a_time():
+    """Five thousand members would hold the loop for a twentieth of a second. Who leaves between two steps gets nothing by it."""
+    world = ConsumerWorld(topics={"t": 4_000})
+    world.holds_work = True
+    members = [f"member-{number}" for number in range(10)]
+    for member_id in members:
+        world.enter(member_id)
+    world.pass_time(0)
+    [work] = world.work
+    world.work = []
+    effects = world.effects()
+    work.go_on(work.call(), effects)
+    assert not effects.records
+    [job] = effects.jobs
+    steps = iter(job.steps)
+    for _ in range(5):
+        next(steps)
+    world.beat(members[0], -1)
+    world.beat(members[9], -1)
+    assert len(list(steps)) == 5
+    after = world.effects()
+    job.go_on(after)
+    world.carry_out(after)
+    assert set(world.group.targets) == set(members[1:9])
+    world.check_reload()
+
+
 def test_a_target_of_a_group_that_is_gone_is_let_go():
     world = ConsumerWorld(topics={"t": 4_000})
     world.holds_work = True
