@@ -32,10 +32,20 @@ static uint64_t take(struct source *source, unsigned bytes)
     return value;
 }
 
-/* Often small, sometimes anything. */
+/* Often small, sometimes anything, or close to where 64 bits end. */
 static int64_t take_number(struct source *source)
 {
-    return take(source, 1) & 1 ? (int64_t)take(source, 8) : (int8_t)take(source, 1);
+    switch (take(source, 1) % 8) {
+    case 0:
+        return INT64_MAX - (int64_t)take(source, 1);
+    case 1:
+        return INT64_MIN + (int64_t)take(source, 1);
+    case 2:
+    case 3:
+        return (int64_t)take(source, 8);
+    default:
+        return (int8_t)take(source, 1);
+    }
 }
 
 static uint8_t *copy(const uint8_t *bytes, size_t size)
@@ -138,14 +148,15 @@ static void take_input(struct source *source, struct binary_input *input, int64_
     uint8_t *offsets = room((int64_t)input->offsets_size);
     int32_t position = 0;
     for (int64_t entry = 0; entry <= entries; entry++) {
-        int32_t stored = take(source, 1) % 32 == 0 ? (int32_t)take(source, 4) : position;
+        uint64_t change = take(source, 1);
+        int32_t stored = change % 32 == 0 ? (int32_t)take(source, 4) : change % 32 == 1 ? position + (int8_t)take(source, 1) : position;
         memcpy(offsets + entry * 4, &stored, 4);
         position += (int32_t)(take(source, 1) % 8);
     }
     input->offsets = offsets;
     input->values_size = (size_t)position;
     input->values = room(position);
-    input->validity_size = (size_t)(entries + 7) / 8;
+    input->validity_size = (size_t)(entries + 7) / 8 - (entries > 0 && take(source, 1) % 8 == 0);
     input->validity = take(source, 1) & 1 ? room((int64_t)input->validity_size) : NULL;
 }
 
@@ -190,20 +201,22 @@ static void try_rows(struct source *source)
     free(timestamps);
 }
 
+#define DECIDING 192
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-/* The first 64 bytes decide what is done, the others are records. */
+/* The first bytes decide what is done, the others are records. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    if (size < 64) {
+    if (size < DECIDING) {
         return 0;
     }
-    struct source source = {bytes, bytes + 64};
-    uint8_t *payload = copy(bytes + 64, size - 64);
-    int32_t most = (int32_t)((size - 64) / SMALLEST_RECORD_BYTES), count = 0;
+    struct source source = {bytes, bytes + DECIDING};
+    uint8_t *payload = copy(bytes + DECIDING, size - DECIDING);
+    int32_t most = (int32_t)((size - DECIDING) / SMALLEST_RECORD_BYTES), count = 0;
     const uint8_t *at = payload;
     struct record record;
-    while (count < most && read_record(&at, payload + size - 64, &record)) {
+    while (count < most && read_record(&at, payload + size - DECIDING, &record)) {
         count++;
     }
     /* Mostly as many as there are. */
@@ -211,9 +224,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         count = (int32_t)(take(&source, 2) % (unsigned)most);
     }
     struct walked walked;
-    (void)walk_records(payload, size - 64, count, &walked);
-    try_columns(&source, payload, size - 64, count);
-    try_keys(&source, payload, size - 64, count);
+    (void)walk_records(payload, size - DECIDING, count, &walked);
+    try_columns(&source, payload, size - DECIDING, count);
+    try_keys(&source, payload, size - DECIDING, count);
     free(payload);
     struct source all = {bytes, bytes + size};
     try_rows(&all);
@@ -279,14 +292,14 @@ int main(int count, char **arguments)
     unsigned long runs = 0;
     static uint8_t bytes[1 << 16];
     while ((runs & 1023) != 0 || time(NULL) < end) {
-        for (unsigned place = 0; place < 64; place++) {
+        for (unsigned place = 0; place < DECIDING; place++) {
             bytes[place] = (uint8_t)next();
         }
-        size_t size = 64 + write_batch(bytes + 64);
+        size_t size = DECIDING + write_batch(bytes + DECIDING);
         for (uint64_t changes = next() % 4; changes > 0; changes--) {
-            bytes[64 + next() % (size - 63)] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next());
+            bytes[DECIDING + next() % (size - DECIDING + 1)] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next());
         }
-        size -= next() % 4 == 0 ? next() % (size - 63) : 0;
+        size -= next() % 4 == 0 ? next() % (size - DECIDING + 1) : 0;
         uint8_t *input = copy(bytes, size);
         (void)LLVMFuzzerTestOneInput(input, size);
         free(input);
