@@ -1,15 +1,13 @@
 # A broker. Everything comes from the build context and from Python's package index; with PIP_NO_INDEX=1 and PIP_FIND_LINKS=build/wheels
 # (`make wheels`) nothing is fetched at all, so that it can be built where there is no registry of images and no way out: docs/compose.md.
-# The base needs a Python 3.11 or newer with its venv module, and nothing else. Where it has a C compiler and Python's headers, or Debian's mirrors
-# can be asked for a compiler, the walk over record batches is compiled, and compaction takes a quarter of the time.
+# The base needs a Python 3.11 or newer with its venv module, and nothing else. With a C compiler and Python's headers (python:3.12 has them,
+# python:3.12-slim not) the walk over record batches is compiled, and compaction takes a quarter of the time: docs/adr/0009-compiled-walk.md.
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS build
 ARG PIP_NO_INDEX
 ARG PIP_FIND_LINKS
 WORKDIR /source
-RUN [ -n "$PIP_NO_INDEX" ] || command -v cc >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends gcc libc6-dev; } \
- || echo "there is no C compiler: the walk over record batches will be in plain Python"
 COPY . .
 # Lowtide's environment gets no pip of its own: the other one installs into it.
 RUN python3 -m venv /opt/installer \
