@@ -20,10 +20,11 @@ from pathlib import Path
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.testing.etcd import EtcdProcess
+from lowtide.testing.free_ports import free_ports
 
 from .client import Address, Client
 from .errors import BenchError
-from .targets import LOOPBACK, START_LIMIT_S, STOP_LIMIT_S, Target, free_port
+from .targets import LOOPBACK, START_LIMIT_S, STOP_LIMIT_S, Target
 from .usage import processes
 
 _POLL_S = 0.002
@@ -90,7 +91,7 @@ class ClusterTarget(Target):
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.scratch))
             numbers = range(1, self.spec.brokers + 1)
-            self.members = [Member(number, free_port(), free_port(), self._directory / f"broker-{number}") for number in numbers]
+            self.members = [Member(number, *free_ports(2), self._directory / f"broker-{number}") for number in numbers]
         if self._etcd is None and any("{etcd}" in word for word in self.spec.command):
             self._etcd = EtcdProcess(self._directory / "etcd")
             self._etcd.__enter__()

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest
+from lowtide.testing.free_ports import free_ports
 
 from .client import Address, Client, check
 from .errors import BenchError
@@ -119,7 +119,7 @@ class Target:
         """Start it, on the directory and port that it had, if any. Returns the seconds from the start until it answered."""
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.scratch))
-            self.address = (LOOPBACK, free_port())
+            self.address = (LOOPBACK, free_ports(1)[0])
         words = [word.format(port=self.address[1], dir=self._directory) for word in self.spec.command]
         with self._log_path().open("ab") as log:
             began = time.perf_counter()
@@ -191,12 +191,6 @@ class Target:
                     _signal(member, signal.SIGKILL)
                 return
             time.sleep(_POLL_S)
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.create_server((LOOPBACK, 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _signal(process: int, number: int) -> None:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
-HOST = "127.0.0.1"
-FIRST_PORT: Final = 10_240
-PORTS_END: Final = 32_768
-"""Exclusive. From here on Linux takes ports for outgoing connections: one may have that of a server that is about to come back."""
+from lowtide.testing.free_ports import HOST, free_ports
+
 PROGRAM = "etcd"
 
 START_LIMIT_S = 20.0
@@ -192,21 +188,3 @@ class EtcdCluster:
     def endpoints(self) -> Sequence[str]:
         """Of all members."""
         return [member.endpoint for member in self.members]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, and that no outgoing connection is given while a server is away from its own."""
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            each = socket.socket()
-            try:
-                each.bind((HOST, FIRST_PORT + secrets.randbelow(PORTS_END - FIRST_PORT)))
-            except OSError:
-                each.close()
-            else:
-                sockets.append(each)
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -15,7 +15,8 @@ import pytest
 
 from lowtide.metadata.etcd_address import EtcdAccess
 from lowtide.metadata.store import AccessDeniedError, Put, UnavailableError
-from lowtide.testing.etcd import EtcdProcess, free_ports, missing
+from lowtide.testing.etcd import EtcdProcess, missing
+from lowtide.testing.free_ports import free_ports
 
 from .serving import ServeProcess, run_to_end, serve_command
 

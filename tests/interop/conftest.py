@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from lowtide.testing.free_ports import free_ports
 
 from .franz_go import FranzGo, build
 from .kafka import Kafka, fetch_jars
@@ -35,18 +36,10 @@ def jars() -> Path:
     return fetch_jars()
 
 
-def free_ports() -> tuple[int, int]:
-    """Return two ports of 127.0.0.1 that nothing listens on."""
-    with socket.socket() as first, socket.socket() as second:
-        for probe in (first, second):
-            probe.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
-
-
 @pytest.fixture
 def kafka(jars: Path, tmp_path: Path) -> Iterator[Kafka]:
     """A Kafka node that is formatted and not started."""
-    node = Kafka(jars, tmp_path / "kafka", free_ports())
+    node = Kafka(jars, tmp_path / "kafka", free_ports(2))
     yield node
     node.stop()
 

@@ -125,7 +125,7 @@ def dump(jars: Path, files: list[Path], *, records: bool = True) -> Dump:
 class Kafka:
     """One KRaft node on its own directory; `start` and `stop` as often as one likes."""
 
-    def __init__(self, jars: Path, folder: Path, ports: tuple[int, int]) -> None:
+    def __init__(self, jars: Path, folder: Path, ports: Sequence[int]) -> None:
         self._jars = jars
         self._properties = folder / "server.properties"
         self._log = folder / "kafka.log"

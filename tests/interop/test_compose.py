@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.testing.etcd import free_ports
+from lowtide.testing.free_ports import free_ports
 
 pytestmark = pytest.mark.interop
 
