@@ -112,15 +112,8 @@ BY_HAND_ONLY = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.UNREGISTER_BROKER,
-    ApiKey.ADD_OFFSETS_TO_TXN,
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.DESCRIBE_TRANSACTIONS,
-    ApiKey.END_TXN,
-    ApiKey.LIST_TRANSACTIONS,
-    ApiKey.TXN_OFFSET_COMMIT,
-    ApiKey.WRITE_TXN_MARKERS,
 }
-"""What needs a cluster of several brokers, and transactions, is in `by_hand.json`, what is of KIP-848 in `consumer_groups.json`."""
+"""What needs a cluster of several brokers is in `by_hand.json`, what is of KIP-848 in `consumer_groups.json`."""
 
 
 def test_the_captures_cover_every_api_and_every_client_and_are_small() -> None:

@@ -1,17 +1,22 @@
-// What capture.py runs to see the Java client's frames: java -cp "libs/*" JavaClient.java BOOTSTRAP TOPIC [groups]
+// What capture.py runs to see the Java client's frames: java -cp "libs/*" JavaClient.java BOOTSTRAP TOPIC [groups | transactions]
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.DescribeConfigsOptions;
 import org.apache.kafka.clients.admin.ListConfigResourcesOptions;
+import org.apache.kafka.clients.admin.ListTransactionsOptions;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.ProducerState;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.TransactionState;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -28,7 +33,11 @@ public class JavaClient {
         TopicPartition place = new TopicPartition(topic, 0);
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
             if (arguments.length > 2) {
-                groups(admin, bootstrap, topic);
+                if (arguments[2].equals("groups")) {
+                    groups(admin, bootstrap, topic);
+                } else {
+                    transactions(admin, bootstrap, topic);
+                }
                 return;
             }
             admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1).configs(Map.of("retention.ms", "3600000")))).all().get();
@@ -66,6 +75,33 @@ public class JavaClient {
         admin.alterConsumerGroupOffsets(topic, Map.of(place, new OffsetAndMetadata(7))).all().get();
         admin.deleteConsumerGroupOffsets(topic, Set.of(place)).all().get();
         admin.deleteConsumerGroups(List.of(topic)).all().get();
+    }
+
+    private static void transactions(Admin admin, String bootstrap, String topic) throws Exception {
+        TopicPartition place = new TopicPartition(topic, 0);
+        admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1))).all().get();
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "transactional.id", topic);
+        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.initTransactions();
+            for (boolean commits : new boolean[] {true, false}) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, 0, "key".getBytes(), "value".getBytes())).get();
+                producer.sendOffsetsToTransaction(Map.of(place, new OffsetAndMetadata(1)), new ConsumerGroupMetadata(topic));
+                if (commits) {
+                    producer.commitTransaction();
+                } else {
+                    producer.abortTransaction();
+                }
+            }
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(topic, 0, "key".getBytes(), "value".getBytes())).get();
+            admin.listTransactions(new ListTransactionsOptions().filterStates(List.of(TransactionState.ONGOING))).all().get();
+            admin.describeTransactions(List.of(topic)).all().get();
+            ProducerState open = admin.describeProducers(List.of(place)).partitionResult(place).get().activeProducers().get(0);
+            admin.abortTransaction(new AbortTransactionSpec(
+                place, open.producerId(), (short) open.producerEpoch(), open.coordinatorEpoch().orElse(-1))).all().get();
+            producer.abortTransaction();
+        }
     }
 
     private static void configure(Admin admin, ConfigResource topic) throws Exception {

@@ -1,13 +1,15 @@
 """Record the frames that real clients and a real broker exchange, through a proxy between them.
 
-    python -m tests.wire.golden.capture --broker 127.0.0.1:9092 --listen 127.0.0.1:9093 [--groups] [--java FOLDER_OF_JARS] [CLIENT ...]
+    python -m tests.wire.golden.capture --broker 127.0.0.1:9092 --listen 127.0.0.1:9093 [--groups|--transactions] [--java JARS] [CLIENT ...]
 
 The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), or the clients leave the proxy after
 their first Metadata. Clients run one after another; each does all that the APIs of `KEPT` serve, or with `--groups` those of `GROUPS`, with
-`group.initial.rebalance.delay.ms=0`. Of each API and version the requests of
+`group.initial.rebalance.delay.ms=0`, or with `--transactions` those of `TRANSACTIONS`. Of each API and version the requests of
 at most `FRAME_BYTES_MAX` that differ in length are kept, for they differ in form, and the shortest and the longest response.
 
-Written is `captured/<client>.jsonl`, or `captured/<client>_groups.jsonl`, a JSON object a line:
+What a broker asks itself goes through the proxy too: AddPartitionsToTxn in version 5 and WriteTxnMarkers are Kafka's own.
+
+Written is `captured/<client>.jsonl`, `captured/<client>_groups.jsonl` or `captured/<client>_transactions.jsonl`, a JSON object a line:
 
     client     name and version            api        the API's name as in `ApiKey`
     version    the API version             direction  "request" or "response"
@@ -40,6 +42,7 @@ from tests.clients.driver_kafka_python import KafkaPython
 from tests.clients.driver_kcat import Kcat
 from tests.clients.group_members import KEEPERS, AiokafkaKeeper, KafkaPythonKeeper, Keeper, Member, kcat_group, member
 from tests.clients.growing import GROWERS, KafkaPythonGrower
+from tests.clients.transformers import TRANSFORMERS
 
 FOLDER = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -83,6 +86,20 @@ GROUPS = frozenset(
         ApiKey.OFFSET_DELETE,
     }
 )
+
+TRANSACTIONS = frozenset(
+    {
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.END_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+    }
+)
+
+PARTS = {"": KEPT, "groups": GROUPS, "transactions": TRANSACTIONS}
 
 Frames = dict[tuple[ApiKey, int, str], set[bytes]]
 
@@ -244,6 +261,21 @@ def exercise_groups(name: str, bootstrap: str) -> None:
         AiokafkaKeeper(bootstrap).look(group)
 
 
+def exercise_transactions(name: str, bootstrap: str) -> None:
+    """Have a client read from one topic and write to another, in a transaction that it commits, and in one that it aborts."""
+    source = group = f"captured-{uuid.uuid4().hex[:8]}"
+    administrator = Confluent(bootstrap)
+    for topic in (source, f"{source}-2"):
+        administrator.create_topic(topic, 1, {})
+    administrator.produce(source, [Sent(b"key", b"value")] * 2)
+    worker = TRANSFORMERS[name](bootstrap, group, f"{group}-id", source, f"{source}-2")
+    worker.begin(1)
+    worker.commit()
+    worker.begin(1)
+    worker.abort()
+    worker.close()
+
+
 def heartbeats_are_over(one: Member) -> Callable[[], bool]:
     """Polls for half a second, in which each client shows that it lives."""
     end = time.monotonic() + 0.5
@@ -310,7 +342,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--broker", required=True, help="host:port of the broker")
     parser.add_argument("--listen", required=True, help="host:port of the proxy, which the broker advertises")
     parser.add_argument("--java", type=Path, help="folder whose libs/ holds Kafka's jars")
-    parser.add_argument("--groups", action="store_true", help="the APIs of groups, instead of the others")
+    for part in ("groups", "transactions"):
+        parser.add_argument(f"--{part}", action="store_const", const=part, default="", dest="part", help=f"the APIs of {part} only")
     given = parser.parse_args(arguments)
     drivers = {"confluent_kafka": Confluent, "kafka_python": KafkaPython, "aiokafka": Aiokafka}
     runs: dict[str, tuple[str, Callable[[Proxy], None]]] = {
@@ -319,19 +352,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs["kcat"] = (kcat_version(), lambda proxy: exercise_kcat(Kcat(given.listen), Confluent(given.listen), proxy))
     if given.java:
         [jar] = (given.java / "libs").glob("kafka-clients-*.jar")
-        what = ["groups"] if given.groups else []
+        what = [given.part] if given.part else []
         runs["java"] = (
             f"kafka-clients {jar.stem.removeprefix('kafka-clients-')}",
             lambda _proxy: run_java(given.listen, given.java, *what),
         )
+    exercises = {"groups": exercise_groups, "transactions": exercise_transactions}
     for name in [*given.clients, *(["java"] if given.java else [])]:
         client, run = runs[name]
-        with proxy_running(address(given.listen), address(given.broker), GROUPS if given.groups else KEPT) as proxy:
-            if given.groups and name != "java":
-                exercise_groups(name.replace("_", "-"), given.listen)
+        with proxy_running(address(given.listen), address(given.broker), PARTS[given.part]) as proxy:
+            if given.part and name != "java":
+                exercises[given.part](name.replace("_", "-"), given.listen)
             else:
                 run(proxy)
-        write(FOLDER / "captured" / f"{name}{'_groups' if given.groups else ''}.jsonl", client, proxy.frames)
+        write(FOLDER / "captured" / f"{name}{given.part and f'_{given.part}'}.jsonl", client, proxy.frames)
 
 
 if __name__ == "__main__":
