@@ -10,6 +10,8 @@ from pyspark.sql.types import StructType
 from lowtide.pipeline.arrow_batches import SCHEMA, SCHEMA_WITH_HEADERS
 from lowtide.pipeline.batch_reader import BatchReader
 from lowtide.pipeline.read_options import read_options, wants_headers
+from lowtide.pipeline.sink_columns import SinkError
+from lowtide.pipeline.writer import BatchWriter, SinkSettings, StreamWriter
 
 
 class LowtideDataSource(DataSource):  # type: ignore[misc]
@@ -27,3 +29,18 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> Any:
         """Errors: OptionError."""
         return BatchReader(read_options(self.options, is_stream=False))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 Spark's signature
+        """Errors: OptionError, SettingsError, SinkError: before anything is written."""
+        if overwrite:
+            raise SinkError('mode("overwrite") would have to delete what others have written: a topic is appended to, say mode("append")')
+        return BatchWriter(SinkSettings.of(self.options, column_types(schema)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802 Spark's signature
+        """Errors: OptionError, SettingsError, SinkError: before anything is written."""
+        return StreamWriter(SinkSettings.of(self.options, column_types(schema)))
+
+
+def column_types(schema: StructType) -> dict[str, str]:
+    """Each column with its type in Spark's words."""
+    return {field.name: field.dataType.simpleString() for field in schema.fields}

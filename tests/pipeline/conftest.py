@@ -13,7 +13,9 @@ import pytest
 
 SPARK_IS_HERE = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
-collect_ignore = [] if SPARK_IS_HERE or os.environ.get("CI") else ["test_batch_read.py", "test_stream_read.py", "test_trim.py"]
+NEED_SPARK = ["test_batch_read.py", "test_stream_read.py", "test_trim.py", "test_write.py", "test_kills.py"]
+
+collect_ignore = [] if SPARK_IS_HERE or os.environ.get("CI") else NEED_SPARK
 """Without Spark only those remain that need none. CI has it."""
 
 SPARK = {

@@ -1,0 +1,187 @@
+"""Writes rows to topics: the sink of `write` and of `writeStream`, over Arrow batches.
+
+**At least once.** A row is acknowledged by all in-sync replicas before its task ends well, and retries between producer and broker never
+double it. But where Spark runs a task again, because it failed or by speculation, and where it runs a micro-batch again after a crash, rows
+that were written before are written once more: there is no transaction around them, as there is none in Spark's own Kafka sink. Whoever
+must not see them twice puts a key that tells them apart into the rows.
+
+Producers are kept from task to task in each of Spark's worker processes: a producer id for every task would have brokers remember as many
+producers for a day. One that has failed is not used again.
+
+Source: Spark's `KafkaWriter`, `CachedKafkaProducer`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from lowtide.pipeline.options import KAFKA, Options
+from lowtide.pipeline.producer import Producer
+from lowtide.pipeline.producer_settings import ProducerSettings
+from lowtide.pipeline.sink_columns import RowPlaces, RowsOf, SinkError, check_columns, record_rows
+from lowtide.protocol.record_columns import BatchSettings, BuiltBatch, RecordRows, RecordTooLargeError, build_batches
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD
+from lowtide.runtime.clock import SystemClock
+
+log = logging.getLogger(__name__)
+
+_OF_SPARK = ("checkpointLocation", "path", "includeHeaders")
+"""Options that reach a sink and are somebody else's. (Headers are written where there is a column of that name.)"""
+
+RECORD_BYTES_MAX = 64 << 20
+"""One record, in its batch: Kafka's brokers don't take requests of more than 100 MB (`socket.request.max.bytes`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """What all tasks need; goes to the executors."""
+
+    producer: ProducerSettings
+    topic: str | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], types: Mapping[str, str]) -> SinkSettings:
+        """From the options of `write`, and the columns with their types in Spark's words.
+
+        Errors: SinkError, SettingsError: before anything is written.
+        """
+        given = Options(options)
+        topic = given.text("topic")
+        check_columns(dict(types), topic)
+        properties = {key[len(KAFKA) :].lower(): str(value) for key, value in options.items() if key.lower().startswith(KAFKA)}
+        given.check_all_known(["topic", *_OF_SPARK, *(KAFKA + key for key in properties)])
+        settings = cls(producer=ProducerSettings.of(properties, "the options of write"), topic=topic)
+        if settings.producer.unused_keys:
+            log.warning("options without effect: %s", ", ".join(KAFKA + key for key in settings.producer.unused_keys))
+        return settings
+
+
+@dataclass(slots=True, kw_only=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What a task has written."""
+
+    rows: int
+    retried_batches: int
+
+
+def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: int) -> Written:
+    """Write all rows of one task and return when they are acknowledged. Errors: ProduceError, SinkError."""
+    kept = _kept_producers()
+    producer = kept.pop(settings.producer, None) or Producer(settings.producer)
+    rows_before, retries_before = producer.acknowledged_records, producer.retries
+    try:
+        places = RowPlaces(topic=settings.topic, batch_bytes=settings.producer.batch_bytes, turn=turn)
+        for rows in batches:
+            _write_batch(producer, places, rows)
+        producer.flush()
+    except BaseException:
+        # Its batches may be there or not: another producer would be fenced by nothing, but must not share sequences with it.
+        producer.close()
+        raise
+    for other in kept.values():
+        other.close()
+    kept.clear()
+    kept[settings.producer] = producer
+    return Written(rows=producer.acknowledged_records - rows_before, retried_batches=producer.retries - retries_before)
+
+
+@functools.cache
+def _kept_producers() -> dict[ProducerSettings, Producer]:
+    """This process's producer from one task to the next: at most one."""
+    return {}
+
+
+def _write_batch(producer: Producer, places: RowPlaces, rows: Any) -> None:
+    columns = record_rows(rows)
+    for topic, selected in places.topics(rows):
+        available = producer.learn_topic(topic)
+        count = producer.leaders.partition_counts[topic]
+        for of_partition in places.places(rows, topic, selected, available, count):
+            _add(producer, columns, of_partition)
+
+
+def _add(producer: Producer, columns: RecordRows, rows: RowsOf) -> None:
+    """Make batches of the rows of one partition. A row that is larger than a batch gets one of its own: the broker decides about it."""
+    settings, left = producer.settings, rows.selected
+    while True:
+        done = 0
+        try:
+            for built in _build(settings, columns, left, settings.batch_bytes):
+                producer.add(rows.place, _own(built), built.row_count)
+                done += built.row_count
+        except RecordTooLargeError:
+            left = np.arange(done, columns.row_count, dtype=np.int64) if left is None else left[done:]
+        else:
+            return
+        try:
+            for built in _build(settings, columns, left[:1], RECORD_BYTES_MAX):
+                producer.add(rows.place, _own(built), built.row_count)
+        except RecordTooLargeError as error:
+            raise _too_large(rows, error.row, columns) from None
+        left = left[1:]
+
+
+def _own(built: BuiltBatch) -> bytearray:
+    """The batch as bytes that the producer may write into: no copy where they are so already."""
+    return built.batch if isinstance(built.batch, bytearray) else bytearray(built.batch)
+
+
+def _build(settings: ProducerSettings, columns: RecordRows, selected: NDArray[np.int64] | None, bytes_max: int) -> Iterator[BuiltBatch]:
+    batches = BatchSettings(batch_bytes_max=bytes_max, compression=settings.compression)
+    return build_batches(columns, batches, timestamp_ms=SystemClock().wall_ms(), selected=None if selected is None else selected.data)
+
+
+def _too_large(rows: RowsOf, row: int, columns: RecordRows) -> SinkError:
+    assert columns.values is not None
+    begins = memoryview(columns.values.offsets).cast("B").cast("i")
+    size = begins[columns.values.first + row + 1] - begins[columns.values.first + row]
+    allowed = RECORD_BYTES_MAX - RECORD_BATCH_OVERHEAD
+    return SinkError(
+        f"row {row} of its Arrow batch, for {rows.place}, has a value of {size} bytes: no record may have more than {allowed}."
+    )
+
+
+def _turn() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """What `DataFrame.write` calls."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        return write_rows(self._settings, iterator, _turn())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing is left to do: what tasks have written is readable from the moment when it was acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing can be taken back: what was written before the failure stays (at least once)."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """What `DataFrame.writeStream` calls, for each micro-batch."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        return write_rows(self._settings, iterator, _turn())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
+        """Nothing is left to do, as in a batch."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
+        """Nothing can be taken back: the micro-batch will be run again, and write its rows again."""
