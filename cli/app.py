@@ -31,8 +31,12 @@ ENTRIES: Final = {
     "serve": Entry("run a broker", BROKERS),
     "dev": Entry("run a cluster of several brokers in one process, for laptops and tests", BROKERS),
     "keys": Entry("print every configuration key of a broker, as a page in Markdown", BROKERS),
-    "topics": Entry("topics explain: what keeps the oldest segment of a topic's partitions, and when it will go", CLUSTER),
+    "cluster": Entry("who is there, and what isn't well", CLUSTER, "cluster"),
+    "topics": Entry("list, describe, make, change, delete topics, and explain what keeps their oldest segments", CLUSTER, "topics"),
+    "configs": Entry("what is set for topics, brokers and groups, and changes of it", CLUSTER, "configs"),
+    "groups": Entry("list and describe consumer groups, set their offsets, delete them", CLUSTER, "groups"),
     "records": Entry("delete records, sweep many partitions, show records", CLUSTER, "records"),
+    "log-dirs": Entry("log directories of brokers, and how much space partitions take", CLUSTER, "log_dirs"),
     "dump-log": Entry("say what is in the files of a log, also damaged ones; reads only", FILES, "dump_log"),
     "repair-log-start": Entry("keep what is readable of a damaged journal of log start offsets", FILES),
     "version": Entry("print the version", OTHERS),
@@ -77,6 +81,8 @@ def _passed_on(name: str) -> typer.Typer:
 
 def run(words: Sequence[str]) -> int:
     """Parses the words and runs what they say; returns the exit code."""
+    if sys.modules.get("rich", sys) is None:  # `serve` and `dev` keep structlog from importing it; they ran in this process before.
+        del sys.modules["rich"]
     app = typer.Typer(
         cls=_Commands,
         add_completion=True,

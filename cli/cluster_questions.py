@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_view import ClusterView
+from lowtide.cli.outcome import misused
+
+if TYPE_CHECKING:
+    from lowtide.protocol.schema import ApiMessage
+    from lowtide.protocol.types import BrokerId
 
 
 async def view_of_topics(client: AdminClient, topics: Sequence[str] | None, timeout_ms: int) -> ClusterView:
-    """What a broker knows of topics, or of all. Errors: AdminError."""
-    cluster = client._cluster  # noqa: SLF001
+    """What a broker knows of topics, or of all (None), in one answer with the brokers. Errors: AdminError."""
+    cluster = client._cluster  # noqa: SLF001 - the client's own methods give topics without the cluster that they are of
     return await cluster.view(topics, cluster.deadline(timeout_ms))
+
+
+async def asked(client: AdminClient, broker_id: BrokerId, request: ApiMessage, timeout_ms: int, *, version: int) -> Any:
+    """The answer of one broker to a request that has no method. Not tried again. Errors: AdminError."""
+    cluster = client._cluster  # noqa: SLF001 - likewise
+    async with cluster.broker(broker_id, cluster.deadline(timeout_ms)) as handle:
+        return await handle.ask_in(request, version)
+
+
+def fitting(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The names that fit one of the patterns (`*` and `?`), sorted. Errors: CommandError for a name without those that isn't there."""
+    known, found = sorted(names), set[str]()
+    for pattern in patterns:
+        some = fnmatch.filter(known, pattern)
+        if not some and not set(pattern) & set("*?["):
+            raise misused(f"there is no {pattern!r}.")
+        found.update(some)
+    return sorted(found)
+
+
+async def asked_controller(client: AdminClient, request: ApiMessage, timeout_ms: int) -> Any:
+    """The answer of the controller to a request that has no method. Not tried again. Errors: AdminError."""
+    cluster = client._cluster  # noqa: SLF001 - likewise
+    deadline = cluster.deadline(timeout_ms)
+    async with cluster.broker(await cluster.controller(deadline), deadline) as handle:
+        return await handle.ask(request)

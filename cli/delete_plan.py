@@ -19,7 +19,8 @@ from lowtide.admin.errors import AdminError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
 from lowtide.cli.outcome import misused
 from lowtide.cli.partition_sizes import leader_sizes
-from lowtide.cli.printing import moment, plural, size
+from lowtide.cli.printing import moment, plural
+from lowtide.cli.retained import size
 from lowtide.cli.wanted_offsets import parse_offset, parse_partitions, parse_time
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 

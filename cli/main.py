@@ -54,10 +54,6 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from lowtide.cli.keys import keys  # noqa: PLC0415
 
         return keys
-    if name == "topics":
-        from lowtide.cli.topics import topics  # noqa: PLC0415
-
-        return topics
     if name == "repair-log-start":
         from lowtide.cli.repair import repair_log_start  # noqa: PLC0415
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _GAP: Final = "  "
-_UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
-_KILO: Final = 1000
 _OLDEST_MS: Final = -62_135_596_800_000
 _NEWEST_MS: Final = 253_402_300_799_999
 """The years 1 to 9999, which is what can be written as a date."""
@@ -56,14 +54,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-
-
-def size(count: int) -> str:
-    """A number of bytes, in words."""
-    value, unit = float(count), 0
-    while value >= _KILO and unit + 1 < len(_UNITS):
-        value, unit = value / _KILO, unit + 1
-    return f"{count} bytes" if unit == 0 else f"{value:.2f} {_UNITS[unit]}"
 
 
 def moment(time_ms: int) -> str:

@@ -24,12 +24,14 @@ from lowtide.cli.delete_plan import (
 )
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, print_json, print_table
+from lowtide.cli.show import show
 from lowtide.cli.sweep import sweep
 from lowtide.cli.wanted_offsets import parse_partitions
 from lowtide.protocol.types import TopicPartition
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Delete records, sweep many partitions, show records.")
 app.command("sweep")(sweep)
+app.command("show")(show)
 
 OffsetOption = Annotated[
     str | None, typer.Option("--offset", metavar="OFFSET", help="the first offset that stays, or `end` for all that is committed")

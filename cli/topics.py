@@ -1,192 +1,204 @@
-"""`lowtide topics`: what a cluster says of its topics. `explain`: what keeps the oldest segment of each partition, and when it will go.
-
-The leaders are asked, with a request that only Lowtide has (docs/adr/0008-requests-of-our-own.md).
-"""
+"""`lowtide topics`: list, describe, make, change and delete topics, and say what keeps their oldest segments."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import logging
-import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
-import msgspec
+import typer
 
-from lowtide.broker.logs import quiet_logger
-from lowtide.broker.peer_client import PeerClients, PeerError
-from lowtide.cli.retained import as_value, duration, line
-from lowtide.metadata.records import NO_LEADER, Listener
-from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.describe_retention import (
-    UNKNOWN,
-    DescribeRetentionRequest,
-    DescribeRetentionResponse,
-    DescribeRetentionTopic,
-    RetainedPartition,
-)
-from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from lowtide.protocol.types import BrokerId
-from lowtide.runtime.clock import SystemClock
-from lowtide.runtime.tasks import TaskRegistry
+from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
+from lowtide.admin.configs import ConfigResource, ResourceType
+from lowtide.admin.errors import AdminError, code_name
+from lowtide.admin.topics import BROKERS_DEFAULT, CreatedTopic, NewTopic
+from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.cluster_questions import fitting
+from lowtide.cli.config_changes import alter, assignments_of
+from lowtide.cli.confirmation import confirm
+from lowtide.cli.explain import explain
+from lowtide.cli.outcome import ExitCode
+from lowtide.cli.printing import Output, plural, print_json, print_table
+from lowtide.cli.results import report_each
+from lowtide.protocol.types import topic_id_text
 
-PARTITIONS_PER_REQUEST: Final = 1_000
-"""As many as a broker answers for at once."""
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, describe, make, change and delete topics.")
+app.command("explain")(explain)
 
-_METADATA_VERSION: Final = 12
-_DESCRIBE_VERSION: Final = 0
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
 
 
-class Explanation(msgspec.Struct):
-    """What the leaders said. Times are the brokers' own, in milliseconds."""
-
-    rows: list[RetainedPartition]
-    checked_at_ms: int
-    next_check_at_ms: int
-
-
-class ExplainError(Exception):
-    """Why a topic can't be explained, in a sentence."""
-
-
-def topics(arguments: Sequence[str]) -> int:
-    """Run the subcommand; returns the exit code: 0 all is explained, 1 something isn't, 2 called wrongly."""
-    options = _parser().parse_args(arguments)
-    try:
-        addresses = [_address(text) for text in options.bootstrap_server.split(",")]
-    except ValueError as error:
-        print(f"lowtide topics: {error}.", file=sys.stderr)
-        return 2
-    try:
-        explanation = asyncio.run(explain(addresses, options.topic, options.timeout * 1000))
-    except ExplainError as error:
-        print(f"lowtide topics: {error}", file=sys.stderr)
-        return 1
-    if options.output == "json":
-        print(_json(options.topic, explanation))
+@app.command("list")
+@network
+async def list_topics(
+    call: NetworkCall,
+    patterns: Annotated[list[str] | None, typer.Argument(metavar="PATTERN…", help="names, with * and ? for any characters")] = None,
+    *,
+    internal: Annotated[bool, typer.Option("--internal", help="those of coordinators, too")] = False,
+) -> ExitCode:
+    """List the topics, with their partitions and replicas."""
+    known = await call.client.list_topics(include_internal=internal, timeout_ms=call.timeout_ms)
+    names = fitting(patterns or ["*"], known)
+    if call.output is Output.JSON:
+        print_json({"topics": [_value(known[name]) for name in names]})
     else:
-        _print(options.topic, explanation)
-    return 1 if any(row.error_code != ErrorCode.NONE for row in explanation.rows) else 0
+        rows = [(name, len(known[name].partitions), _replicas(known[name]), known[name].topic_id_text) for name in names]
+        print_table(("topic", "partitions", "replicas", "id"), rows)
+    return ExitCode.DONE
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lowtide topics", description="What a cluster says of its topics.")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verb = verbs.add_parser(
-        "explain",
-        help="what keeps the oldest segment of each partition, and when it will go",
-        description="What keeps the oldest segment of each partition of a topic, and when it will go, by which rule.",
-    )
-    verb.add_argument("topic", metavar="TOPIC")
-    verb.add_argument("--bootstrap-server", default="127.0.0.1:9092", metavar="HOST:PORT,…", help="brokers to ask; default 127.0.0.1:9092")
-    verb.add_argument("--output", choices=("text", "json"), default="text", help="default text")
-    verb.add_argument("--timeout", type=_seconds, default=60, metavar="SECONDS", help="how long each broker may take; default 60")
-    return parser
-
-
-def _seconds(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 3600:  # noqa: PLR2004 - an hour
-        message = f"{text!r} is not possible: allowed is a number from 1 to 3600"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
-
-
-def _address(text: str) -> Listener:
-    """Errors: ValueError."""
-    host, _, port = text.strip().rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65_535:  # noqa: PLR2004 - the last port
-        message = f"{text.strip()!r} is no address: it has the form HOST:PORT"
-        raise ValueError(message)
-    return Listener("", host.removeprefix("[").removesuffix("]"), int(port))
-
-
-async def explain(addresses: Sequence[Listener], topic: str, timeout_ms: int) -> Explanation:
-    """Ask the leaders of a topic. Errors: ExplainError."""
-    async with AsyncExitStack() as stack:
-        tasks = TaskRegistry(lambda _name, _error: None)
-        peers = PeerClients(SystemClock(), tasks, quiet_logger(logging.CRITICAL), client_id="lowtide")
-        stack.push_async_callback(tasks.cancel_all)
-        stack.callback(peers.close)
-        metadata = await _metadata(peers, addresses, topic, timeout_ms)
-        brokers = {broker.node_id: Listener("", broker.host, broker.port) for broker in metadata.brokers}
-        leaders: dict[BrokerId, list[int]] = {}
-        for partition in sorted(metadata.topics[0].partitions, key=lambda row: row.partition_index):
-            leader = partition.leader_id if partition.leader_id in brokers else NO_LEADER
-            leaders.setdefault(leader, []).append(partition.partition_index)
-        explanation = Explanation([], UNKNOWN, UNKNOWN)
-        for number in leaders.pop(NO_LEADER, ()):
-            explanation.rows.append(RetainedPartition(partition_index=number, error_code=ErrorCode.LEADER_NOT_AVAILABLE))
-        for leader, numbers in sorted(leaders.items()):
-            for start in range(0, len(numbers), PARTITIONS_PER_REQUEST):
-                some = DescribeRetentionTopic(name=topic, partitions=numbers[start : start + PARTITIONS_PER_REQUEST])
-                await _ask(peers, leader, brokers[leader], some, timeout_ms, explanation)
-        explanation.rows.sort(key=lambda row: row.partition_index)
-        return explanation
-
-
-async def _metadata(peers: PeerClients, addresses: Sequence[Listener], topic: str, timeout_ms: int) -> MetadataResponse:
-    """What the first broker that answers knows of a topic."""
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    reason = ""
-    for number, address in enumerate(addresses):
-        client = peers.client(-1 - number, address, "topics")
-        try:
-            answer: MetadataResponse = await client.request(ApiKey.METADATA, _METADATA_VERSION, request, timeout_ms)
-        except PeerError as error:
-            reason = f"{address.host}:{address.port} does not answer as a broker: {error.__cause__ or error}."
-            continue
-        error_code = ErrorCode(answer.topics[0].error_code)
-        if error_code == ErrorCode.NONE:
-            return answer
-        message = (
-            f"there is no topic {topic}." if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else f"topic {topic}: {error_code.name}."
+@app.command()
+@network
+async def describe(call: NetworkCall, topics: Topics) -> ExitCode:
+    """Say where the partitions of topics are, who leads them, and what is set for the topics."""
+    described = await call.client.describe_topics(topics, timeout_ms=call.timeout_ms)
+    found = {name: topic for name, topic in described.items() if isinstance(topic, TopicDescription)}
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+    configs = await call.client.describe_configs(resources, timeout_ms=call.timeout_ms)
+    settings: dict[str, dict[str, str | None]] = {}
+    for resource, entries in configs.items():
+        if not isinstance(entries, AdminError):
+            settings[resource.name] = {key: entry.value for key, entry in entries.items() if entry.source == 1}
+    if call.output is Output.JSON:
+        print_json(
+            {"topics": [_value(topic) | {"configs": settings.get(name)} for name, topic in found.items()], "errors": _errors(described)}
         )
-        raise ExplainError(message)
-    raise ExplainError(reason)
+    else:
+        for name, topic in found.items():
+            print(f"{name}: {plural(len(topic.partitions), 'partition')}, id {topic.topic_id_text or 'not told'}")
+            if settings.get(name):
+                print("set: " + ", ".join(f"{key}={value}" for key, value in settings[name].items()))
+            print_table(("partition", "leader", "epoch", "replicas", "in sync", "remark"), map(_row, topic.partitions.values()))
+    return report_each({name: each if isinstance(each, AdminError) else None for name, each in described.items()}, call.output, quiet=True)
 
 
-async def _ask(
-    peers: PeerClients, leader: BrokerId, address: Listener, topic: DescribeRetentionTopic, timeout_ms: int, explanation: Explanation
-) -> None:
-    """Add what the leader of some partitions says."""
-    client = peers.client(leader, address, "topics")
-    try:
-        answer: DescribeRetentionResponse = await client.request(
-            ApiKey.DESCRIBE_RETENTION, _DESCRIBE_VERSION, DescribeRetentionRequest(topics=[topic]), timeout_ms
-        )
-    except PeerError as error:
-        hint = " Is it Lowtide, and new enough to explain its retention?" if error.was_sent else ""
-        message = f"broker {leader} at {address.host}:{address.port} did not answer: {error.__cause__ or error}.{hint}"
-        raise ExplainError(message) from error
-    if answer.error_code != ErrorCode.NONE:
-        message = f"broker {leader} at {address.host}:{address.port} answers {ErrorCode(answer.error_code).name}."
-        raise ExplainError(message)
-    explanation.rows += [row for each in answer.topics for row in each.partitions]
-    explanation.checked_at_ms = answer.checked_at_ms
-    times = [each for each in (explanation.next_check_at_ms, answer.next_check_at_ms) if each != UNKNOWN]
-    explanation.next_check_at_ms = min(times, default=UNKNOWN)
+@app.command()
+@network
+async def create(
+    call: NetworkCall,
+    topics: Topics,
+    *,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, metavar="N", help="without it what the brokers are set to")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option("--replicas", "-r", min=1, metavar="N", help="of each partition; likewise")] = None,
+    config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="set a key; may be repeated")] = None,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="topics that are there already are no failure")] = False,
+) -> ExitCode:
+    """Make topics."""
+    settings = assignments_of(config or [])
+    wanted = [
+        NewTopic(name=name, partitions=partitions or BROKERS_DEFAULT, replication_factor=replicas or BROKERS_DEFAULT, configs=settings)
+        for name in dict.fromkeys(topics)
+    ]
+    made = await call.client.create_topics(wanted, validate_only=validate_only, timeout_ms=call.timeout_ms)
+    outcomes = {name: _unless(each, "TOPIC_ALREADY_EXISTS" if if_not_exists else None) for name, each in made.items()}
+    said = {name: _created(each) for name, each in made.items() if isinstance(each, CreatedTopic)}
+    return report_each(outcomes, call.output, done="could be made" if validate_only else "made", more=said)
 
 
-def _print(topic: str, explanation: Explanation) -> None:
-    now_ms, next_ms = explanation.checked_at_ms, explanation.next_check_at_ms
-    count = len(explanation.rows)
-    when = f"; the next check is in {duration(next_ms - now_ms)}" if next_ms != UNKNOWN else ""
-    print(f"Topic {topic}, {count} partition{'' if count == 1 else 's'}{when}.")
-    for row in explanation.rows:
-        print(line(row, now_ms))
+@app.command()
+@network
+async def partitions(
+    call: NetworkCall,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="how many it is to have; they can't become fewer")],
+    *,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
+) -> ExitCode:
+    """Give a topic more partitions. Keys are spread over all of them from then on."""
+    outcomes = await call.client.create_partitions({topic: count}, validate_only=validate_only, timeout_ms=call.timeout_ms)
+    return report_each(outcomes, call.output, done=f"{'could have' if validate_only else 'has'} {plural(count, 'partition')}")
 
 
-def _json(topic: str, explanation: Explanation) -> str:
-    def known(number: int) -> int | None:
-        return None if number == UNKNOWN else number
+@app.command("alter")
+@network
+async def alter_topics(
+    call: NetworkCall,
+    topics: Topics,
+    *,
+    settings: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="set a key; may be repeated")] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", "-u", metavar="KEY", help="have the default hold again; may be repeated")
+    ] = None,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
+) -> ExitCode:
+    """Change what is set for topics; `lowtide configs` does it for brokers and groups, too."""
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
+    return await alter(call, resources, settings or [], unset or [], validate_only=validate_only)
 
-    value: dict[str, Any] = {
-        "topic": topic,
-        "checked_at_ms": known(explanation.checked_at_ms),
-        "next_check_at_ms": known(explanation.next_check_at_ms),
-        "partitions": [as_value(row, explanation.checked_at_ms) for row in explanation.rows],
+
+@app.command()
+@network
+async def delete(
+    call: NetworkCall,
+    topics: Topics,
+    *,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="topics that aren't there are no failure")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
+) -> ExitCode:
+    """Delete topics with all their records."""
+    if not yes:
+        confirm(f"Delete {plural(len(topics), 'topic')} with all records: {', '.join(topics)}?")
+    outcomes = await call.client.delete_topics(topics, timeout_ms=call.timeout_ms)
+    passed = "UNKNOWN_TOPIC_OR_PARTITION" if if_exists else None
+    return report_each({name: _unless(each, passed) for name, each in outcomes.items()}, call.output, done="deleted")
+
+
+def _unless(outcome: object, passed: str | None) -> AdminError | None:
+    """The error of an outcome, but for one that is none here."""
+    if not isinstance(outcome, AdminError) or (passed is not None and getattr(outcome, "name", None) == passed):
+        return None
+    return outcome
+
+
+def _created(topic: CreatedTopic) -> dict[str, Any]:
+    topic_id = None if topic.topic_id is None else topic_id_text(topic.topic_id)
+    counts = {"partitions": topic.partitions, "replicas": topic.replication_factor}
+    return {"id": topic_id} | {key: None if count < 0 else count for key, count in counts.items()}
+
+
+def _errors(described: Mapping[str, TopicDescription | AdminError]) -> dict[str, str]:
+    return {name: str(each) for name, each in described.items() if isinstance(each, AdminError)}
+
+
+def _replicas(topic: TopicDescription) -> str:
+    """How many replicas partitions have: one number, or the smallest and the largest."""
+    counts = sorted({len(partition.replicas) for partition in topic.partitions.values()})
+    return "-" if not counts else str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _value(topic: TopicDescription) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "id": topic.topic_id_text,
+        "internal": topic.is_internal,
+        "partitions": [
+            {
+                "partition": each.partition,
+                "leader": each.leader,
+                "leader_epoch": None if each.leader_epoch < 0 else each.leader_epoch,
+                "replicas": each.replicas,
+                "isr": each.isr,
+                "offline": each.offline,
+                "error": code_name(each.error) if each.error else None,
+            }
+            for each in topic.partitions.values()
+        ],
     }
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _row(each: PartitionDescription) -> tuple[object, ...]:
+    remarks = []
+    if each.leader is None:
+        remarks.append("nobody leads it")
+    if len(each.isr) < len(each.replicas):
+        remarks.append(f"{plural(len(each.replicas) - len(each.isr), 'replica')} behind")
+    if each.offline:
+        remarks.append(f"offline on {_ids(each.offline)}")
+    epoch = None if each.leader_epoch < 0 else each.leader_epoch
+    return each.partition, each.leader, epoch, _ids(each.replicas), _ids(each.isr), ", ".join(remarks)
+
+
+def _ids(brokers: Iterable[int]) -> str:
+    return " ".join(map(str, brokers))

@@ -1,14 +1,27 @@
-"""Runs `lowtide` and `lowtide-delete-records` as a shell does, each in a process of its own."""
+"""Runs `lowtide`, mostly in this process: starting one for each call would take longer than all they do."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
-from typing import Any
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from lowtide.cli.main import main
 
 TIMEOUT_S = 120
+
+
+class Ran(NamedTuple):
+    """What a command said until it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
 
 
 def command(*words: object, tool: str = "lowtide.cli.main") -> list[str]:
@@ -21,8 +34,17 @@ def environment(bootstrap: str | None) -> dict[str, str]:
     return kept if bootstrap is None else {**kept, "LOWTIDE_BOOTSTRAP_SERVER": bootstrap}
 
 
-def run(*words: object, bootstrap: str | None = None, code: int = 0, tool: str = "lowtide.cli.main") -> subprocess.CompletedProcess[str]:
+def run(*words: object, bootstrap: str | None = None, code: int = 0) -> Ran:
     """Run a command to its end, without a terminal; its exit code has to be `code`."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), patch.dict(os.environ, environment(bootstrap), clear=True):
+        ended = main([str(word) for word in words])
+    assert ended == code, f"{words}: exit code {ended}\n{out.getvalue()}\n{err.getvalue()}"
+    return Ran(ended, out.getvalue(), err.getvalue())
+
+
+def run_process(*words: object, bootstrap: str | None = None, code: int = 0, tool: str = "lowtide.cli.main") -> Ran:
+    """The same in a process of its own, as a shell does it."""
     ended = subprocess.run(
         command(*words, tool=tool),
         env=environment(bootstrap),
@@ -33,8 +55,7 @@ def run(*words: object, bootstrap: str | None = None, code: int = 0, tool: str =
         check=False,
     )
     assert ended.returncode == code, f"{words}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
-    assert "Traceback" not in ended.stderr
-    return ended
+    return Ran(ended.returncode, ended.stdout, ended.stderr)
 
 
 def answer(*words: object, bootstrap: str, code: int = 0) -> Any:
@@ -42,9 +63,9 @@ def answer(*words: object, bootstrap: str, code: int = 0) -> Any:
     return json.loads(run(*words, "--output", "json", bootstrap=bootstrap, code=code).stdout)
 
 
-def sentence(*words: object, code: int, bootstrap: str | None = None, tool: str = "lowtide.cli.main") -> str:
+def sentence(*words: object, code: int, bootstrap: str | None = None) -> str:
     """What a command that refuses says: one sentence on standard error, and nothing on the other."""
-    ended = run(*words, bootstrap=bootstrap, code=code, tool=tool)
-    assert ended.stdout == ""
-    assert ended.stderr.count("\n") == 1, ended.stderr
-    return ended.stderr.strip()
+    ran = run(*words, bootstrap=bootstrap, code=code)
+    assert ran.stdout == ""
+    assert ran.stderr.count("\n") == 1, ran.stderr
+    return ran.stderr.strip()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from .command_lines import answer, command, environment, run, sentence
+from .command_lines import answer, command, environment, run, run_process, sentence
 from .conftest import NOT_YET
 from .driver import Driver, Sent, until
 
@@ -53,7 +53,7 @@ def test_a_rehearsal_says_what_then_goes(lowtide: SimpleNamespace, other: Driver
 
 def test_offsets_and_the_end_of_some_partitions(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
     topic, _ = filled
-    run("records", "delete", f"{topic}:0", "--offset", 3, "--yes", bootstrap=lowtide.bootstrap)
+    run_process("records", "delete", f"{topic}:0", "--offset", 3, "--yes", bootstrap=lowtide.bootstrap)
     told = answer("records", "delete", f"{topic}:1-2", "--offset", "end", "--yes", "--leader-only", bootstrap=lowtide.bootstrap)
     assert [(row["low_watermark"], row["leader_log_start_offset"]) for row in told["partitions"]] == [(10, 10), (0, 0)]
     assert other.offsets(topic, range(3)) == {0: (3, 10), 1: (10, 10), 2: (0, 0)}
@@ -82,6 +82,8 @@ def test_what_all_groups_have_consumed(lowtide: SimpleNamespace, other: Driver, 
 def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
     """Without a terminal nobody can be asked: exit code 4."""
     topic, _ = filled
+    ran = run_process("records", "delete", topic, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
+    assert (ran.stdout, ran.stderr.count("\n")) == ("", 1)
     for words in (("delete", topic), ("sweep", f"{topic}*")):
         said = sentence("records", *words, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
         assert said.startswith(f"lowtide records {words[0]}: this deletes, and nobody can be asked")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.cli.printing import moment, plural, print_table, printable, progress, size, table
+from lowtide.cli.printing import moment, plural, print_table, printable, progress, table
 
 
 def test_a_table_is_as_wide_as_it_needs_to_be():
@@ -31,11 +31,6 @@ def test_names_cannot_act_upon_a_terminal():
     """Group ids may have any characters."""
     assert table(["group"], [("a\x1b[2Jb\n",)])[1] == "a\\x1b[2Jb\\n"
     assert printable("caf\u00e9 \u202e") == "caf\u00e9 \\u202e"
-
-
-@pytest.mark.parametrize(("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1_500_000, "1.50 MB"), (10**21, "1000.00 EB")])
-def test_sizes(count, text):
-    assert size(count) == text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""`lowtide cluster`: who is there, and what isn't well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import typer
+
+from lowtide.admin.client import AdminClient
+from lowtide.admin.cluster_description import ClusterDescription
+from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
+from lowtide.admin.errors import AdminError, UnsupportedVersionError, code_name
+from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.cluster_questions import asked_controller
+from lowtide.cli.outcome import ExitCode
+from lowtide.cli.printing import Output, plural, print_json, print_table, remark
+from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
+from lowtide.protocol.types import TopicPartition
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Who is there, and what isn't well.")
+app.callback()(lambda: None)
+
+SHOWN: Final = 20
+"""Rows of a kind of trouble, for people."""
+
+Unwell = Mapping[TopicPartition, PartitionDescription]
+
+
+@app.command()
+@network
+async def status(call: NetworkCall) -> ExitCode:
+    """Say who is there, who is the controller, which partitions aren't well, what is being moved, and which features are used.
+
+    The exit code is 1 if a partition has no leader or lacks a replica, or a broker is fenced: what is being moved is no failure.
+    """
+    described = await _described(call.client, call.timeout_ms)
+    topics = await call.client.list_topics(include_internal=True, timeout_ms=call.timeout_ms)
+    leaderless = _those(topics, lambda each: each.leader is None)
+    behind = _those(topics, lambda each: len(each.isr) < len(each.replicas))
+    moves = await _moves(call.client, call.timeout_ms)
+    features = await call.client.describe_features(timeout_ms=call.timeout_ms)
+    levels = {name: feature.finalized_level or None for name, feature in sorted(features.items())}
+    if call.output is Output.JSON:
+        print_json(_value(described, topics, leaderless, behind) | {"reassignments": moves, "features": levels})
+    else:
+        _print(described, topics, leaderless, behind)
+        if moves is None:
+            print("What is being moved isn't told.")
+        elif moves:
+            print_table(
+                ("being moved", "replicas", "adding", "removing"),
+                [(*(f"{row['topic']}-{row['partition']}",), *_lists(row)) for row in moves],
+            )
+        else:
+            print("Nothing is being moved.")
+        used = ", ".join(f"{name} {level}" for name, level in levels.items() if level is not None)
+        print(f"Features: {used or 'none are told'}.")
+    fenced = any(broker.is_fenced for broker in described.brokers)
+    return ExitCode.FAILED if leaderless or behind or fenced or described.controller_id is None else ExitCode.DONE
+
+
+async def _described(client: AdminClient, timeout_ms: int) -> ClusterDescription:
+    """With fenced brokers, where the cluster knows that question."""
+    try:
+        return await client.describe_cluster(include_fenced=True, timeout_ms=timeout_ms)
+    except UnsupportedVersionError:
+        return await client.describe_cluster(timeout_ms=timeout_ms)
+
+
+async def _moves(client: AdminClient, timeout_ms: int) -> list[dict[str, Any]] | None:
+    """Reassignments that aren't through; None where the cluster doesn't tell."""
+    try:
+        answer: ListPartitionReassignmentsResponse = await asked_controller(client, ListPartitionReassignmentsRequest(), timeout_ms)
+    except AdminError as error:
+        remark(f"what is being moved isn't told: {error}")
+        return None
+    if answer.error_code:
+        remark(f"what is being moved isn't told: {code_name(answer.error_code)}")
+        return None
+    return [
+        {
+            "topic": topic.name,
+            "partition": row.partition_index,
+            "replicas": row.replicas,
+            "adding": row.adding_replicas,
+            "removing": row.removing_replicas,
+        }
+        for topic in answer.topics
+        for row in topic.partitions
+    ]
+
+
+def _those(topics: Mapping[str, TopicDescription], wanted: Any) -> dict[TopicPartition, PartitionDescription]:
+    return {
+        TopicPartition(name, number): each
+        for name, topic in sorted(topics.items())
+        for number, each in topic.partitions.items()
+        if wanted(each)
+    }
+
+
+def _lists(row: Mapping[str, Any]) -> list[str]:
+    return [" ".join(map(str, row[key])) for key in ("replicas", "adding", "removing")]
+
+
+def _print(described: ClusterDescription, topics: Mapping[str, TopicDescription], leaderless: Unwell, behind: Unwell) -> None:
+    controller = "nobody is" if described.controller_id is None else f"broker {described.controller_id} is"
+    print(f"Cluster {described.cluster_id or '(no id)'}, {controller} the controller.")
+    rows = [(each.broker_id, str(each.address), each.rack, "fenced" if each.is_fenced else "") for each in described.brokers]
+    print_table(("broker", "address", "rack", "remark"), rows)
+    count = sum(len(topic.partitions) for topic in topics.values())
+    print(f"{plural(len(topics), 'topic')}, {plural(count, 'partition')}.")
+    for title, partitions in (("without a leader", leaderless), ("with replicas behind", behind)):
+        if not partitions:
+            continue
+        print(f"{plural(len(partitions), 'partition')} {title}:")
+        some = [
+            (key.topic, key.partition, each.leader, " ".join(map(str, each.replicas)), " ".join(map(str, each.isr)))
+            for key, each in list(partitions.items())[:SHOWN]
+        ]
+        print_table(("topic", "partition", "leader", "replicas", "in sync"), some)
+        if len(partitions) > SHOWN:
+            print(f"… and {len(partitions) - SHOWN:,} more.")
+    if not leaderless and not behind:
+        print("All have a leader, and all replicas are in sync.")
+
+
+def _value(described: ClusterDescription, topics: Mapping[str, TopicDescription], leaderless: Unwell, behind: Unwell) -> dict[str, Any]:
+    brokers = [
+        {"broker": each.broker_id, "host": each.address.host, "port": each.address.port, "rack": each.rack, "fenced": each.is_fenced}
+        for each in described.brokers
+    ]
+    return {
+        "cluster_id": described.cluster_id,
+        "controller": described.controller_id,
+        "brokers": brokers,
+        "topics": len(topics),
+        "partitions": sum(len(topic.partitions) for topic in topics.values()),
+        "without_leader": [_unwell(*each) for each in leaderless.items()],
+        "under_replicated": [_unwell(*each) for each in behind.items()],
+    }
+
+
+def _unwell(key: TopicPartition, each: PartitionDescription) -> dict[str, Any]:
+    return {"topic": key.topic, "partition": key.partition, "leader": each.leader, "replicas": each.replicas, "isr": each.isr}

@@ -1,0 +1,109 @@
+"""`lowtide configs`: what is set for topics, brokers and groups, and changes of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from lowtide.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
+from lowtide.admin.errors import AdminError
+from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.config_changes import alter
+from lowtide.cli.outcome import ExitCode, misused
+from lowtide.cli.printing import Output, print_json, print_table, printable
+from lowtide.cli.results import error_value, report_each
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Say what is set for topics, brokers and groups, and change it.")
+
+ALL_BROKERS: Final = "all"
+"""In place of a broker's id: what is set on all of them."""
+
+Topic = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="may be repeated, as the two others")]
+Broker = Annotated[
+    list[str] | None, typer.Option("--broker", metavar="ID", help=f"a broker, or `{ALL_BROKERS}` for what is set on all of them")
+]
+Group = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="GROUP")]
+
+_SOURCES: Final = {
+    ConfigSource.TOPIC: "topic",
+    ConfigSource.DYNAMIC_BROKER: "broker, while running",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER: "all brokers, while running",
+    ConfigSource.STATIC_BROKER: "broker, at its start",
+    ConfigSource.DEFAULT: "default",
+    ConfigSource.GROUP: "group",
+}
+
+
+def resources_of(topics: list[str] | None, brokers: list[str] | None, groups: list[str] | None) -> list[ConfigResource]:
+    """What is named. Errors: CommandError for nothing, and for a broker's id that is none."""
+    found = [ConfigResource(ResourceType.TOPIC, name) for name in topics or []]
+    for broker in brokers or []:
+        if broker != ALL_BROKERS and not (broker.isascii() and broker.isdigit()):
+            raise misused(f"{broker!r} is no broker: allowed are an id and `{ALL_BROKERS}`.")
+        found.append(ConfigResource(ResourceType.BROKER, "" if broker == ALL_BROKERS else str(int(broker))))
+    found += [ConfigResource(ResourceType.GROUP, name) for name in groups or []]
+    if not found:
+        raise misused("nothing is named: give --topic, --broker or --group.")
+    return list(dict.fromkeys(found))
+
+
+@app.command()
+@network
+async def describe(
+    call: NetworkCall,
+    *,
+    topic: Topic = None,
+    broker: Broker = None,
+    group: Group = None,
+    every: Annotated[bool, typer.Option("--all", "-a", help="defaults, too, not only what somebody has set")] = False,
+) -> ExitCode:
+    """Say what is set, and where it was."""
+    resources = resources_of(topic, broker, group)
+    described = await call.client.describe_configs(resources, timeout_ms=call.timeout_ms)
+    values: list[dict[str, Any]] = []
+    for resource, found in described.items():
+        entries = [] if isinstance(found, AdminError) else [entry for entry in found.values() if every or not entry.is_default]
+        if call.output is Output.JSON:
+            error = error_value(found) if isinstance(found, AdminError) else None
+            kind = resource.type.name.lower()
+            values.append({"type": kind, "name": resource.name, "configs": [_value(entry) for entry in entries], "error": error})
+        elif not isinstance(found, AdminError):
+            print(printable(str(resource)))
+            print_table(("key", "value", "set by"), [(entry.key, _shown(entry), _source(entry)) for entry in entries])
+    if call.output is Output.JSON:
+        print_json({"resources": values})
+    return report_each(
+        {each: found if isinstance(found, AdminError) else None for each, found in described.items()}, call.output, quiet=True
+    )
+
+
+@app.command("alter")
+@network
+async def alter_configs(
+    call: NetworkCall,
+    *,
+    topic: Topic = None,
+    broker: Broker = None,
+    group: Group = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="set a key; may be repeated")] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", "-u", metavar="KEY", help="have the default hold again; may be repeated")
+    ] = None,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
+) -> ExitCode:
+    """Change what is set, key by key; other keys stay as they are."""
+    return await alter(call, resources_of(topic, broker, group), settings or [], unset or [], validate_only=validate_only)
+
+
+def _shown(entry: ConfigEntry) -> str | None:
+    return "(secret)" if entry.is_sensitive else entry.value
+
+
+def _source(entry: ConfigEntry) -> str:
+    return _SOURCES.get(entry.source, str(entry.source)) if isinstance(entry.source, ConfigSource) else f"source {entry.source}"
+
+
+def _value(entry: ConfigEntry) -> dict[str, Any]:
+    source = entry.source.name.lower() if isinstance(entry.source, ConfigSource) else entry.source
+    return {"key": entry.key, "value": entry.value, "source": source, "read_only": entry.is_read_only, "sensitive": entry.is_sensitive}

@@ -1,0 +1,67 @@
+"""How far groups are behind: from what they have committed to the log's end, without what is deleted by now.
+
+A group that has committed below the log start will begin at the log start: what lies between isn't counted, for it can't be read any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lowtide.admin.client import AdminClient
+from lowtide.admin.errors import AdminError
+from lowtide.admin.group_offsets import CommittedOffset
+from lowtide.admin.offsets import ListedOffset, OffsetSpec
+from lowtide.protocol.types import Offset, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """One partition of a group. What isn't known is None; `log_end` is the high watermark."""
+
+    partition: TopicPartition
+    committed: Offset
+    log_start: Offset | None
+    log_end: Offset | None
+
+    @property
+    def records(self) -> int | None:
+        """Offsets that are still to be read."""
+        if self.log_end is None:
+            return None
+        return max(0, self.log_end - max(self.committed, self.log_start or 0))
+
+
+async def find_lags(client: AdminClient, groups: Sequence[str], timeout_ms: int) -> tuple[dict[str, list[Lag]], dict[Any, AdminError]]:
+    """For each group its partitions in order, and what couldn't be told. Errors: AdminError."""
+    if not groups:
+        return {}, {}
+    told = await client.list_group_offsets(groups, timeout_ms=timeout_ms)
+    failed: dict[Any, AdminError] = {name: each for name, each in told.items() if isinstance(each, AdminError)}
+    committed: dict[str, dict[TopicPartition, Offset]] = {}
+    for name, each in told.items():
+        if isinstance(each, AdminError):
+            continue
+        committed[name] = {key: row.offset for key, row in each.items() if isinstance(row, CommittedOffset)}
+        failed |= {f"{name}, {key}": row for key, row in each.items() if isinstance(row, AdminError)}
+    starts, ends = await ends_of(client, sorted({key for rows in committed.values() for key in rows}), timeout_ms)
+    lags = {
+        name: [
+            Lag(partition=key, committed=offset, log_start=starts.get(key), log_end=ends.get(key)) for key, offset in sorted(rows.items())
+        ]
+        for name, rows in committed.items()
+    }
+    return lags, failed
+
+
+async def ends_of(
+    client: AdminClient, partitions: Sequence[TopicPartition], timeout_ms: int
+) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, Offset]]:
+    """Where partitions start and end, of those whose leaders tell."""
+    starts = await client.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), timeout_ms=timeout_ms)
+    ends = await client.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), timeout_ms=timeout_ms)
+    return (
+        {key: each.offset for key, each in starts.items() if isinstance(each, ListedOffset)},
+        {key: each.offset for key, each in ends.items() if isinstance(each, ListedOffset)},
+    )

@@ -1,0 +1,158 @@
+"""`lowtide records show`: records of a partition, as they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from lowtide.admin.errors import AdminError
+from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
+from lowtide.admin.records import FetchedRecords
+from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.coordinator_records import decoded, in_words
+from lowtide.cli.outcome import CommandError, ExitCode, misused
+from lowtide.cli.printing import Output, moment, print_json_line
+from lowtide.cli.record_format import Form, record_text, record_value
+from lowtide.cli.wanted_offsets import parse_offset, parse_partitions, parse_time
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.records import ControlRecordType, Record, check_crc, iterate_batches, iterate_records, read_control_record
+from lowtide.protocol.types import Offset, TopicPartition
+
+RECORD_BYTES_MAX: Final = 256 << 20
+"""Of a batch's records behind their compression."""
+
+COUNT: Final = 100
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be shown. `end` is exclusive."""
+
+    partition: TopicPartition
+    end: Offset
+    count: int
+    form: Form
+    control: bool
+    read_committed: bool
+
+
+@network
+async def show(
+    call: NetworkCall,
+    partition: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="flights, which is flights:0, or flights:3")],
+    *,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="WHERE", help="an offset or a time; without it where the log starts")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="WHERE", help="an offset or a time, exclusive; without it where the log ends")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, metavar="N", help="at most so many")] = COUNT,
+    form: Annotated[Form, typer.Option("--format", help="how keys and values are written")] = Form.TEXT,
+    control: Annotated[bool, typer.Option("--control", help="also the markers that end transactions")] = False,
+    read_committed: Annotated[bool, typer.Option("--read-committed", help="leave out what was aborted, or isn't committed so far")] = False,
+) -> ExitCode:
+    """Show records of a partition: offset, time, key, value, headers.
+
+    With --output json each record is an object in a line of its own. Records of __consumer_offsets and __transaction_state are decoded.
+    """
+    try:
+        topic, numbers = parse_partitions(partition)
+    except ValueError as error:
+        raise misused(f"{error}.") from None
+    if numbers is not None and len(numbers) != 1:
+        raise misused("one partition at a time, as in flights:3.")
+    key = TopicPartition(topic, 0 if numbers is None else numbers[0])
+    start = await _place(call, key, first, OffsetSpec.EARLIEST)
+    stop = await _place(call, key, end, OffsetSpec.LATEST)
+    wanted = Wanted(partition=key, end=stop, count=count, form=form, control=control, read_committed=read_committed)
+    shown = 0
+    offset = start
+    while offset < stop and shown < count:
+        fetched = await call.client.fetch_records(key, offset, read_committed=read_committed, timeout_ms=call.timeout_ms)
+        rows, following = readable(fetched, offset, wanted)
+        for row in rows[: count - shown]:
+            _print(call.output, row, wanted)
+        shown += len(rows)
+        if following <= offset:
+            break
+        offset = following
+    return ExitCode.DONE
+
+
+async def _place(call: NetworkCall, partition: TopicPartition, text: str | None, otherwise: OffsetSpec) -> Offset:
+    """The offset that is meant. Errors: CommandError, AdminError."""
+    place: OffsetSpec | Timestamp = otherwise
+    if text is not None:
+        try:
+            if text == "end" or (text.isascii() and text.isdigit() and len(text) < len("1600000000000")):
+                offset = parse_offset(text)
+                if offset >= 0:
+                    return offset
+                place = OffsetSpec.LATEST
+            else:
+                place = Timestamp(parse_time(text))
+        except ValueError as error:
+            raise misused(f"{error}.") from None
+    found = (await call.client.list_offsets({partition: place}, timeout_ms=call.timeout_ms))[partition]
+    if isinstance(found, AdminError):
+        raise CommandError(f"{found}.")
+    if found.offset >= 0:
+        return found.offset
+    end = (await call.client.list_offsets({partition: OffsetSpec.LATEST}, timeout_ms=call.timeout_ms))[partition]
+    if not isinstance(end, ListedOffset):
+        raise CommandError(f"{end}.")
+    return end.offset
+
+
+def readable(fetched: FetchedRecords, offset: Offset, wanted: Wanted) -> tuple[list[Record | dict[str, Any]], Offset]:
+    """Records and markers from `offset` on, and the offset behind them. Errors: CommandError for batches that can't be read."""
+    rows: list[Record | dict[str, Any]] = []
+    following = offset
+    aborted = sorted(fetched.aborted, key=lambda each: each[1])
+    ending: set[int] = set()
+    try:
+        for position, header in iterate_batches(fetched.records):
+            if not check_crc(fetched.records, position, header):
+                message = f"{wanted.partition}: the CRC of the batch at offset {header.base_offset} is wrong."
+                raise CommandError(message)
+            batch = memoryview(fetched.records)[position : position + header.size_bytes]
+            following = max(following, header.next_offset)
+            while aborted and aborted[0][1] <= header.last_offset:
+                ending.add(aborted.pop(0)[0])
+            if header.is_control:
+                marker = read_control_record(batch, max_bytes=RECORD_BYTES_MAX)
+                if marker is not None:
+                    ending.discard(header.producer_id)
+                if wanted.control and offset <= header.base_offset < wanted.end:
+                    kind = None if marker is None else "commit" if marker.type is ControlRecordType.COMMIT else "abort"
+                    rows.append(_marker(header.base_offset, header.max_timestamp, header.producer_id, kind))
+            elif not (header.is_transactional and header.producer_id in ending):
+                records = iterate_records(batch, max_bytes=RECORD_BYTES_MAX)
+                rows += [record for record in records if offset <= record.offset < wanted.end]
+            if len(rows) >= wanted.count:
+                break
+    except ProtocolError as error:
+        message = f"{wanted.partition}: a batch at offset {following} or behind can't be read: {error}."
+        raise CommandError(message) from error
+    return rows, following
+
+
+def _marker(offset: Offset, timestamp: int, producer_id: int, kind: str | None) -> dict[str, Any]:
+    return {"offset": offset, "timestamp": timestamp, "control": kind, "producer_id": producer_id}
+
+
+def _print(output: Output, row: Record | dict[str, Any], wanted: Wanted) -> None:
+    if isinstance(row, dict):
+        if output is Output.JSON:
+            print_json_line(row)
+        else:
+            print(f"{row['offset']}  {moment(row['timestamp'])}  {row['control'] or 'control'} marker of producer {row['producer_id']}")
+        return
+    said = decoded(wanted.partition.topic, row.key, row.value)
+    if output is Output.JSON:
+        print_json_line(record_value(row, wanted.form) | ({} if said is None else {"decoded": said}))
+    else:
+        text = record_text(row, wanted.form) if said is None else in_words(said)
+        print(f"{row.offset}  {moment(row.timestamp)}  {text}")

@@ -1,0 +1,142 @@
+"""The commands of `lowtide` that ask a cluster, against a real broker: what they print for programs, and how they end."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from lowtide import BlockingAdminClient
+from lowtide.admin import TopicPartition
+
+from .command_lines import answer, run, sentence
+from .driver import Driver, Sent
+
+HOUR_MS = 3_600_000
+
+
+def test_topics_from_their_making_to_their_end(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str) -> None:
+    """Made, listed, grown, changed, described, deleted; and what can't be done is said with exit code 1."""
+    bootstrap, name = lowtide.bootstrap, lowtide_topic
+    made = answer("topics", "create", name, "-p", 2, "-r", 1, "-c", "retention.ms=-1", bootstrap=bootstrap)["results"][0]
+    assert (made["name"], made["error"], made["partitions"], made["replicas"]) == (name, None, 2, 1)
+    again = answer("topics", "create", name, bootstrap=bootstrap, code=1)["results"][0]
+    assert again["error"]["code"] == "TOPIC_ALREADY_EXISTS"
+    run("topics", "create", name, "--if-not-exists", bootstrap=bootstrap)
+    assert run("topics", "partitions", name, 3, bootstrap=bootstrap).stdout == f"{name}: has 3 partitions\n"
+    run("topics", "alter", name, "--set", "segment.bytes=1048576", "--unset", "retention.ms", bootstrap=bootstrap)
+    told = answer("topics", "describe", name, bootstrap=bootstrap)["topics"][0]
+    assert (told["id"], told["configs"], told["internal"]) == (made["id"], {"segment.bytes": "1048576"}, False)
+    assert [(row["partition"], row["replicas"] == row["isr"], row["error"]) for row in told["partitions"]] == [
+        (number, True, None) for number in range(3)
+    ]
+    assert [row["topic"] for row in answer("topics", "list", f"{name[:-1]}*", bootstrap=bootstrap)["topics"]] == [name]
+    assert answer("topics", "explain", name, bootstrap=bootstrap)["partitions"][2]["partition"] == 2
+    run("topics", "delete", name, "--yes", bootstrap=bootstrap)
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in run("topics", "delete", name, "--yes", bootstrap=bootstrap, code=1).stderr
+    run("topics", "delete", name, "--yes", "--if-exists", bootstrap=bootstrap)
+    assert answer("topics", "describe", name, bootstrap=bootstrap, code=1)["errors"][name]
+    assert "there is no topic" in sentence("topics", "explain", name, bootstrap=bootstrap, code=2)
+
+
+def test_configurations(lowtide: SimpleNamespace, topic: str) -> None:
+    """What is set, and all with --all; a key that isn't one is refused by the broker."""
+    run("configs", "alter", "--topic", topic, "--set", "retention.ms=86400000", bootstrap=lowtide.bootstrap)
+    told = answer("configs", "describe", "--topic", topic, bootstrap=lowtide.bootstrap)["resources"][0]
+    assert (told["type"], told["name"], told["error"]) == ("topic", topic, None)
+    expected = {"key": "retention.ms", "value": "86400000", "source": "topic", "read_only": False, "sensitive": False}
+    assert expected in told["configs"]
+    every = answer("configs", "describe", "--topic", topic, "--all", bootstrap=lowtide.bootstrap)["resources"][0]
+    assert len(every["configs"]) > len(told["configs"])
+    refused = answer("configs", "alter", "--topic", topic, "--set", "no.such=1", bootstrap=lowtide.bootstrap, code=1)
+    assert refused["results"][0]["error"]["code"] == "INVALID_CONFIG"
+
+
+def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+    """What is deleted isn't counted as behind; offsets are set within the log; a group goes with its offsets."""
+    bootstrap, group = lowtide.bootstrap, f"group-of-{topic}"
+    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    with BlockingAdminClient(bootstrap) as client:
+        client.alter_group_offsets(group, {TopicPartition(topic, 0): 2})
+    other.delete_records(topic, {0: 4})
+    told = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
+    assert (told["state"], told["members"]) == ("Empty", [])
+    row = {"topic": topic, "partition": 0, "committed": 2, "log_start_offset": 4, "log_end_offset": 10, "lag": 6, "read_by": None}
+    assert told["offsets"] == [row]
+    assert group in [each["group"] for each in answer("groups", "list", bootstrap=bootstrap)["groups"]]
+    planned = answer("groups", "reset", group, "--to", 1, "--dry-run", bootstrap=bootstrap)
+    assert planned["offsets"] == [{"topic": topic, "partition": 0, "old": 2, "new": 4, "error": None}]
+    assert answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"][0]["offset"] == 2
+    run("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:0-1", "--yes", bootstrap=bootstrap)
+    assert [each["offset"] for each in answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"]] == [10, 0]
+    assert "nobody can be asked" in sentence("groups", "delete", group, bootstrap=bootstrap, code=4)
+    run("groups", "delete", group, "--yes", bootstrap=bootstrap)
+    assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", group, bootstrap=bootstrap, code=1).stderr
+
+
+def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+    """By offsets and by times; as text, and as JSON in lines."""
+    now_ms = int(time.time() * 1000)
+    other.produce(topic, [Sent(b"k%d" % n, b'{"n": %d}' % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)])
+    words = ("records", "show", f"{topic}:0")
+    ended = run(*words, "--from", 2, "--to", 4, "--output", "json", "--format", "json", bootstrap=lowtide.bootstrap)
+    rows = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [(row["offset"], row["key"], row["value"], row["headers"]) for row in rows] == [(2, "k2", {"n": 2}, []), (3, "k3", {"n": 3}, [])]
+    assert rows[0]["timestamp"] == now_ms - 8 * HOUR_MS
+    lines = run(*words, "--from", now_ms - 3 * HOUR_MS, "-n", 2, bootstrap=lowtide.bootstrap).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["7", "8"]
+    assert lines[0].endswith("key 'k7'  value '{\"n\": 7}'")
+    assert run(*words, "--from", "end", bootstrap=lowtide.bootstrap).stdout == ""
+
+
+def test_log_dirs_and_the_cluster(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    (directory,) = answer("log-dirs", "--topic", topic, bootstrap=lowtide.bootstrap)["log_dirs"]
+    sizes = {row["partition"]: row["bytes"] for row in directory["partitions"]}
+    assert sizes.keys() == {0, 1, 2}
+    assert sizes[0] > 0
+    assert 0 < directory["usable_bytes"] <= directory["total_bytes"]
+    told = answer("cluster", "status", bootstrap=lowtide.bootstrap)
+    assert [row["broker"] for row in told["brokers"]] == [told["controller"]]
+    assert (told["without_leader"], told["under_replicated"], told["reassignments"]) == ([], [], [])
+    assert told["features"]["group.version"] == 1
+    assert "All have a leader" in run("cluster", "status", bootstrap=lowtide.bootstrap).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "list"),
+        ("configs", "describe", "--broker", "1"),
+        ("groups", "list"),
+        ("records", "show", "t"),
+        ("log-dirs",),
+        ("cluster", "status"),
+    ],
+)
+def test_no_cluster_is_exit_code_3(words: tuple[str, ...]) -> None:
+    """Whatever is asked; and the sentence says where it was looked for."""
+    assert "127.0.0.1:1" in sentence(*words, "-b", "127.0.0.1:1", "--timeout", 0.5, code=3)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("configs", "describe"), "nothing is named: give --topic, --broker or --group."),
+        (("configs", "describe", "--broker", "x"), "'x' is no broker: allowed are an id and `all`."),
+        (("configs", "alter", "--broker", "1"), "nothing is to be changed: give --set KEY=VALUE or --unset KEY."),
+        (("configs", "alter", "--broker", "1", "--set", "x"), "'x' has no value: allowed is KEY=VALUE."),
+        (("configs", "alter", "--broker", "1", "--set", "x=1", "--unset", "x"), "x is set and unset."),
+        (("groups", "reset", "g"), "give one of --to, --to-time and --shift-by."),
+        (("groups", "reset", "g", "--to", "1", "--shift-by", "1"), "give one of"),
+        (("groups", "reset", "g", "--to", "yesterday"), "'yesterday' is no offset"),
+        (("records", "show", "t:0-1"), "one partition at a time"),
+        (("records", "show", "t", "--from", "2026-11-01"), "has no time zone"),
+        (("topics", "partitions", "t", "0"), "Invalid value"),
+    ],
+)
+def test_what_cannot_be_is_exit_code_2(words: tuple[str, ...], part: str) -> None:
+    """Before a cluster is asked: there is none."""
+    assert part in sentence(*words, "-b", "127.0.0.1:1", "--timeout", 0.5, code=2)
