@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
 from lowtide.runtime.random import Random
-from lowtide.testing.cluster_load import Deleter, PartitionLoad, Producer, Reader
+from lowtide.testing.cluster_load import Deleter, PartitionLoad, Producer
 from lowtide.testing.shared_store import REQUEST_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ async def check_end(cluster: ClusterSimulation) -> None:
     cluster.invariants.restore()
     await asyncio.sleep(REQUEST_TIMEOUT_S)  # Who still waits for an answer of the store that was lost may be fenced till then.
     for load in loads:
-        await _delete_idle(cluster, load)
+        if load.has_deletes:
+            await _delete_idle(cluster, load)
     await until(cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S)
     for load in loads:
         await _read_back(cluster, load)
@@ -163,7 +164,7 @@ async def _bounds(deleter: Deleter, leader: int) -> tuple[Offset, Offset] | None
 
 async def _read_back(cluster: ClusterSimulation, load: PartitionLoad) -> None:
     """Everything is still there, and nothing else is, on the leader and on every follower."""
-    reader = Reader(load, cluster.client("last reader"), Random(cluster.random.getrandbits(64)))
+    reader = load.make_reader(cluster.client("last reader"), Random(cluster.random.getrandbits(64)))
     for _ in range(100):
         leader = cluster.shared.image.topics[load.topic].partitions[load.partition].leader
         try:

@@ -15,7 +15,7 @@ count again that are asked for after it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 
 from lowtide.protocol.types import Offset
@@ -71,7 +71,7 @@ class ClusterPartitionHistory:
         self.refused.update(values)
         for value in values:
             if value in self.places:
-                self._fail(f"R4: {value[:20]!r} was refused, and stands at offset {self.places[value]}")
+                self.fail(f"R4: {value[:20]!r} was refused, and stands at offset {self.places[value]}")
 
     def on_delete(self, offset: Offset | None) -> None:
         """A delete to `offset` (exclusive) was sent; None is one to the high watermark, which may be as high as everything sent."""
@@ -82,7 +82,7 @@ class ClusterPartitionHistory:
         if offset is None:
             offset = low_watermark
         if low_watermark < offset:
-            self._fail(f"D3: a delete to {offset} was acknowledged with the low watermark {low_watermark}")
+            self.fail(f"D3: a delete to {offset} was acknowledged with the low watermark {low_watermark}")
         if sent_s > self._deletes_void_s:
             self.acknowledged_delete = max(self.acknowledged_delete, offset)
         return offset
@@ -115,14 +115,14 @@ class ClusterPartitionHistory:
     def on_log_start(self, log_start_offset: Offset, *, deleted_before: Offset) -> None:
         """An answer told a log start; `deleted_before` was acknowledged as deleted when it was asked for."""
         if log_start_offset < min(deleted_before, self.acknowledged_delete):
-            self._fail(f"D1: an answer says that the log starts at {log_start_offset}, {deleted_before} was deleted before")
+            self.fail(f"D1: an answer says that the log starts at {log_start_offset}, {deleted_before} was deleted before")
         if log_start_offset > self.requested_delete and not self.records_are_void:
-            self._fail(f"D7: the log starts at {log_start_offset}, nobody deleted beyond {self.requested_delete}")
+            self.fail(f"D7: the log starts at {log_start_offset}, nobody deleted beyond {self.requested_delete}")
 
     def on_log_end(self, log_end_offset: Offset, *, acknowledged_before: Offset) -> None:
         """A leader told where its log ends, for readers."""
         if log_end_offset < acknowledged_before and not self.records_are_void:
-            self._fail(f"R1: the log ends at {log_end_offset}, {acknowledged_before} was acknowledged before")
+            self.fail(f"R1: the log ends at {log_end_offset}, {acknowledged_before} was acknowledged before")
 
     def on_read(self, records: Mapping[Offset, bytes], *, start: Offset, deleted_before: Offset) -> None:
         """Records came to a reader that asked from `start` on, all that are there up to the last."""
@@ -130,20 +130,24 @@ class ClusterPartitionHistory:
             return
         first, last = min(records), max(records)
         if first < start:
-            self._fail(f"offset {first} was delivered to a reader from {start}")
+            self.fail(f"offset {first} was delivered to a reader from {start}")
         if start < min(deleted_before, self.acknowledged_delete):
-            self._fail(f"D1: a reader from {start} got {first} to {last}, and {deleted_before} was deleted before it asked")
-        if first != start or len(records) != last - first + 1:
-            missing = [offset for offset in range(start, last) if offset not in records]
-            self._fail(f"R3: a reader from {start} to {last} didn't get {missing[:5]}")
+            self.fail(f"D1: a reader from {start} got {first} to {last}, and {deleted_before} was deleted before it asked")
+        self.check_gaps(records, start, last)
         for offset, value in records.items():
             if value not in self.sent:
-                self._fail(f"R4: offset {offset} holds {value[:40]!r}, which nobody sent")
+                self.fail(f"R4: offset {offset} holds {value[:40]!r}, which nobody sent")
             if value in self.refused:
-                self._fail(f"R4: offset {offset} holds {value[:40]!r}, which was refused")
+                self.fail(f"R4: offset {offset} holds {value[:40]!r}, which was refused")
             if not self.records_are_void:
                 self._place(offset, value)
                 self.seen[offset] = value
+
+    def check_gaps(self, records: Container[Offset], start: Offset, last: Offset) -> None:
+        """R3: a reader got all from `start` to `last` (inclusive)."""
+        missing = [offset for offset in range(start, last) if offset not in records]
+        if missing:
+            self.fail(f"R3: a reader from {start} to {last} didn't get {missing[:5]}")
 
     def check_order(self) -> None:
         """R6: at the end, over everything that was placed."""
@@ -153,21 +157,22 @@ class ClusterPartitionHistory:
             if sent.ordered:
                 serial, before = last.get(sent.producer, (-1, -1))
                 if sent.serial <= serial:
-                    self._fail(f"R6: producer {sent.producer} sent {serial} at {before} before {sent.serial} at {offset}")
+                    self.fail(f"R6: producer {sent.producer} sent {serial} at {before} before {sent.serial} at {offset}")
                 last[sent.producer] = (sent.serial, offset)
 
     def _place(self, offset: Offset, value: bytes) -> None:
         known = self.acknowledged.get(offset, self.seen.get(offset))
         if known is not None and known != value:
-            self._fail(f"R2: offset {offset} held {known[:40]!r} and now {value[:40]!r}")
+            self.fail(f"R2: offset {offset} held {known[:40]!r} and now {value[:40]!r}")
         place = self.places.setdefault(value, offset)
         if place != offset and place < self.requested_delete:
             # Its first copy was deleted, and a replica that began anew above it knows nothing of its producer, as in Kafka.
             self.places[value] = offset
             self.seen.pop(place, None)
         elif place != offset:
-            self._fail(f"R5: {value[:40]!r} stands at {place} and at {offset}")
+            self.fail(f"R5: {value[:40]!r} stands at {place} and at {offset}")
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """Errors: HistoryError, always."""
         message = f"{self.name}: {reason}"
         raise HistoryError(message)

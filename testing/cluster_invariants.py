@@ -4,9 +4,10 @@ The checker is omniscient: it reads the logs of all brokers, their knowledge of 
 clients is in `cluster_history`, of waiting deletes in `parked_deletes`.
 
 Checked (letters of the invariants): D5, D6 and P6 of each log; D8 every member of the ISR has every acknowledged delete; P1 committed
-batches are the same on all replicas; P2 a member of the ISR under its present registration has everything that was committed; P3 a
-leader epoch has one leader; S5 no segment above the log start is gone; rule R3 as seen from outside: no live replica lacks an
-acknowledged delete; rule R8: a directory that lost deletes isn't elected, nor one that lost records while another has them.
+batches are the same on all replicas, unless each compacts them by itself; P2 a member of the ISR under its present registration has
+everything that was committed; P3 a leader epoch has one leader; S5 no segment above the log start is gone; rule R3 as seen from outside:
+no live replica lacks an acknowledged delete; rule R8: a directory that lost deletes isn't elected, nor one that lost records while
+another has them.
 
 Records may be lost where nothing was promised: see `on_power_cut`. Of such a partition only deletes are checked from then on, and after an
 unclean election only those that were asked for since. At the end of a run, when all replicas are the same again, everything holds anew
@@ -33,16 +34,13 @@ from lowtide.testing.transaction_invariants import CommittedTransactions
 
 Key: TypeAlias = tuple[TopicId, int]
 
-COMPACTED: Final = "__"
-"""Topics that begin so are compacted, each replica by itself: what they say stays the same, and coordinators' clients judge that."""
-
 _CHUNK_BYTES: Final = 1 << 20
 
 
 class ReplicaWatch:
     """What was seen of one replica's log on one disk, over all lives."""
 
-    __slots__ = ("checked_to", "directory_changes", "log", "log_end", "log_start", "name", "seen")
+    __slots__ = ("checked_to", "directory_changes", "has_holes", "log", "log_end", "log_start", "name", "seen")
 
     def __init__(self, name: str, directory_changes: int) -> None:
         self.name = name
@@ -52,6 +50,8 @@ class ReplicaWatch:
         self.log_end = 0
         self.checked_to = 0
         self.seen = (-1, -1, -1)
+        self.has_holes = False
+        """Records may have gone for the sake of later ones that were lost: that was no promise, and there is no promise from it."""
 
 
 class Committed:
@@ -222,6 +222,9 @@ class ClusterInvariants:
             return
         if members[leader] <= self._replaced.get(leader, -1) < (image.broker_epoch(leader) or -1):
             self._violate(f"rule R8: broker {leader} is elected for {name}, and its disk was replaced since it was in the ISR")
+        watch = self.replica(leader, topic.topic_id, number)
+        if watch is not None and watch.has_holes:
+            self._void(topic, number, f"broker {leader} is elected, which compacted for the sake of records that are gone")
         if members[leader] <= self._lossy.get(leader, -1) and members[leader] != image.broker_epoch(leader):
             for other, epoch in members.items():
                 if (
@@ -328,9 +331,11 @@ class ClusterInvariants:
                 self._violate(f"{watch.name}: {wrong}")
         if load is not None:
             load.on_log(log, machine)
+        committed = self.committed(log.topic_id, log.topic_partition.partition)
+        if end < watch.log_end and committed.is_void and "compact" in log.config.cleanup_policy:
+            watch.has_holes = True
         watch.log_start, watch.log_end = start, end
         watch.checked_to = min(watch.checked_to, end)
-        committed = self.committed(log.topic_id, log.topic_partition.partition)
         if not committed.is_void:
             committed.end = max(committed.end, high_watermark)
             if not log.offline:
@@ -361,7 +366,7 @@ class ClusterInvariants:
                     load = self.loads.get(log.topic_partition.topic, {}).get(log.topic_partition.partition)
                     if load is not None:
                         load.on_committed(header)
-                elif known != here and not log.topic_partition.topic.startswith(COMPACTED):
+                elif known != here and "compact" not in log.config.cleanup_policy:
                     self._violate(
                         f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, last offset)"
                     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from lowtide.protocol.errors import ErrorCode
@@ -25,7 +24,7 @@ from lowtide.protocol.messages.fetch import PartitionData as FetchedPartition
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import BatchHeader, build_batch, check_crc, iterate_batches, iterate_records
+from lowtide.protocol.records import BatchHeader, Record, UnplacedRecord, build_batch, check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import BrokerId, Offset
 from lowtide.runtime.random import Random
 from lowtide.testing.cluster_client import ClusterClient
@@ -87,6 +86,9 @@ class DeleteObserver(Protocol):
 class PartitionLoad:
     """What all actors of one partition share."""
 
+    has_deletes = True
+    """Whether clients may delete its records."""
+
     def __init__(
         self, topic: str, partition: int, make_client: Callable[[str], ClusterClient], random: Random, observer: DeleteObserver
     ) -> None:
@@ -97,7 +99,7 @@ class PartitionLoad:
         self.counts: Counter[str] = Counter()
         self.observer = observer
         self._make_client = make_client
-        self._random = random
+        self.random = random
         self._producers = 0
         self._values = 0
 
@@ -112,12 +114,28 @@ class PartitionLoad:
         made = []
         for index, kind in enumerate(kinds):
             client = self._make_client(f"{kind.split()[0][:6]} {self.partition}.{index}")
-            made.append(classes[kind](self, client, Random(self._random.getrandbits(64))))
+            made.append(classes[kind](self, client, Random(self.random.getrandbits(64))))
         return made
 
     def timestamp_ms(self, random: Random) -> int:
         """When a record is from."""
         return _TIMESTAMP_MS
+
+    def records(self, values: list[bytes], random: Random) -> list[UnplacedRecord]:
+        """What is sent for values."""
+        return [(self.timestamp_ms(random), None, value, ()) for value in values]
+
+    def text_of(self, record: Record) -> bytes:
+        """The value that a record was sent for."""
+        return bytes(record.value or b"")
+
+    def make_reader(self, client: ClusterClient, random: Random) -> Reader:
+        """One who reads whole logs."""
+        return Reader(self, client, random)
+
+    def make_client(self, name: str) -> ClusterClient:
+        """One more."""
+        return self._make_client(name)
 
     def on_committed(self, header: BatchHeader) -> None:
         """A batch is committed that wasn't known."""
@@ -143,6 +161,9 @@ class PartitionLoad:
 
 class Actor:
     """One client of a partition."""
+
+    next_offset: Offset = 0
+    """Behind what was read last."""
 
     def __init__(self, load: PartitionLoad, client: ClusterClient, random: Random) -> None:
         self.load = load
@@ -229,15 +250,17 @@ class Actor:
 
     def _records(self, data: bytes, offset: Offset) -> dict[Offset, bytes]:
         found: dict[Offset, bytes] = {}
+        self.next_offset = offset
         for position, header in iterate_batches(data):
             end = position + header.size_bytes
             if end > len(data):
                 break
             if not check_crc(data, position, header):
                 raise HistoryError(f"S3: {self.load.history.name}: the batch at {header.base_offset} has a wrong CRC")
-            for record in iterate_records(data[position:end], max_bytes=_DECOMPRESSED_BYTES_MAX):
+            self.next_offset = max(self.next_offset, header.next_offset)
+            for record in () if header.is_control else iterate_records(data[position:end], max_bytes=_DECOMPRESSED_BYTES_MAX):
                 if record.offset >= offset:
-                    found[record.offset] = bytes(record.value or b"")
+                    found[record.offset] = self.load.text_of(record)
         return found
 
 
@@ -257,7 +280,7 @@ class Producer(Actor):
         broker_id = await self.target()
         load.history.on_send(values, self.producer, self._serial, ordered=False)
         self._serial += count
-        row = await self.send(broker_id, build_batch(rows(values, partial(load.timestamp_ms, self.random))), acks)
+        row = await self.send(broker_id, build_batch(load.records(values, self.random)), acks)
         if row.error_code == ErrorCode.NONE:
             load.counts["produced" if acks < 0 else "produced acks=1"] += count
             self.client.note(f"produced {count} at {row.base_offset} of {load.history.name}, acks={acks}, broker {broker_id}")
@@ -300,7 +323,7 @@ class IdempotentProducer(Producer):
             values = load.next_values(self.random.randint(1, 4), self.random)
             load.history.on_send(values, self.producer, self._serial, ordered=True)
             self._serial += len(values)
-            records = rows(values, partial(load.timestamp_ms, self.random))
+            records = load.records(values, self.random)
             batch = build_batch(records, producer_id=self._id, producer_epoch=self._epoch, base_sequence=self._sequence)
             self._unsettled = values, batch
         values, batch = self._unsettled
@@ -435,6 +458,6 @@ _COMMIT_GRACE_MS: Final = 500
 """What a broker's own disk may take beyond a delete's timeout."""
 
 
-def rows(values: list[bytes], timestamp_ms: Callable[[], int] = lambda: _TIMESTAMP_MS) -> list[tuple[int, None, bytes, tuple[()]]]:
+def rows(values: list[bytes]) -> list[UnplacedRecord]:
     """Records of these values."""
-    return [(timestamp_ms(), None, value, ()) for value in values]
+    return [(_TIMESTAMP_MS, None, value, ()) for value in values]

@@ -60,9 +60,9 @@ UNCLEAN_SHARE: Final = 0.1
 STRIKES_MAX: Final = 40
 """A run goes on until so many requests were answered, and so many faults had an effect; or so many struck."""
 
-KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention")
+KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention", "compaction")
 """What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
-groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves."""
+groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves; a compacted one has keys."""
 
 COORDINATED_SHARE: Final = 0.1
 """The share of runs with groups, and of those with transactions."""
@@ -115,7 +115,7 @@ class ClusterSimulation:
         ]
         self.invariants.loads[TOPIC] = {load.partition: load for load in self.loads}
         self.work = CoordinatorWork(self, Random(seed + 4), self.kinds)
-        self.invariants.on_void = self.work.on_void
+        self.invariants.on_void = self._on_void
         if self.work.loads:
             self.invariants.loads[WORK_TOPIC] = {load.partition: load for load in self.work.loads}
             self.loads += self.work.loads
@@ -157,6 +157,10 @@ class ClusterSimulation:
             self.invariants.parked.now_s = self.loop.time()
             self.invariants.check()
 
+    def _on_void(self, topic: str, number: int) -> None:
+        self.work.on_void(topic, number)
+        self.upkeep.on_void(topic, number)
+
     def _machine(self, broker_id: BrokerId) -> Machine:
         settings = {
             "log.dirs": ",".join(self.directories),
@@ -175,7 +179,7 @@ class ClusterSimulation:
             settings |= COORDINATOR_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
         if "groups" in self.kinds or "retention" in self.kinds:
             settings |= CONSUMED_SETTINGS
-        if "transactions" in self.kinds:
+        if "transactions" in self.kinds or "compaction" in self.kinds:
             settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
         if self.flushes:
             settings |= {"log.flush.interval.messages": "1"}

@@ -19,7 +19,15 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.fetch import PartitionData as FetchedPartition
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import ControlRecordType, build_batch, check_crc, iterate_batches, iterate_records, read_control_record
+from lowtide.protocol.records import (
+    ControlRecordType,
+    UnplacedRecord,
+    build_batch,
+    check_crc,
+    iterate_batches,
+    iterate_records,
+    read_control_record,
+)
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset
 from lowtide.runtime.random import Random
 from lowtide.testing.cluster_client import ClusterClient
@@ -64,7 +72,11 @@ class TransactionLoad:
         """The partitions that transformers read, with their topic."""
         self.counts = counts
         self._make_client = make_client
-        self._random = random
+        self.random = random
+
+    def records(self, partition: int, values: list[bytes]) -> list[UnplacedRecord]:
+        """What is sent for values."""
+        return rows(values)
 
     def make_producers(self, transactional_ids: tuple[str, ...]) -> list[TransactionalProducer]:
         """One for each; those of the same id fence each other."""
@@ -86,7 +98,7 @@ class TransactionLoad:
         return self._make_client(name)
 
     def _source(self) -> Random:
-        return Random(self._random.getrandbits(64))
+        return Random(self.random.getrandbits(64))
 
 
 class TransactionalProducer(Coordinated):
@@ -177,7 +189,11 @@ class TransactionalProducer(Coordinated):
         load = self.load
         sequence, newest = self._sequences.get(partition, 0), load.history.newest(self.key)
         batch = build_batch(
-            rows(values), producer_id=identity[0], producer_epoch=identity[1], base_sequence=sequence, is_transactional=True
+            load.records(partition, values),
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            base_sequence=sequence,
+            is_transactional=True,
         )
         rows_of_topic = [PartitionProduceData(index=partition, records=batch)]
         request = ProduceRequest(

@@ -1,4 +1,4 @@
-"""Bugs planted on purpose in what brokers delete by themselves: each must be found.
+"""Bugs planted on purpose in what brokers delete by themselves, and in how they compact: each must be found.
 
 Each was found within 40 seeds from the first one on; PLANT_SEEDS=n searches so far.
 """
@@ -9,11 +9,23 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import pytest
 
+from lowtide.broker import cleaner
+from lowtide.broker.cleaner import Cleaner
 from lowtide.broker.coordinator.consumed import Consumed
 from lowtide.broker.retention import Retention
-from lowtide.storage import retention
+from lowtide.protocol.records import (
+    DELETE_HORIZON_BIT,
+    RECORD_BATCH_OVERHEAD,
+    assemble_batch,
+    build_batch,
+    iterate_records,
+    read_batch_header,
+    read_varint,
+)
+from lowtide.storage import cleaning, compaction, retention
 from lowtide.storage.segment_ages import SegmentAges
 from lowtide.testing.cluster_simulation import simulate_cluster
 
@@ -91,6 +103,84 @@ def nothing_goes(patch: Patch) -> None:
     patch.setattr(Retention, "_steps", lambda _self, left, _consumed: left.clear() or iter(()))
 
 
+# Compaction
+
+
+def with_less(patch: Patch, change: Callable[[Any, bytes], bytes]) -> None:
+    """Do something to every batch that is left with fewer records than it had."""
+    original = cleaning.compact_batch
+
+    def compact_batch(offsets: Any, header: Any, batch: Any, rules: Any, **more: Any) -> Any:
+        left = original(offsets, header, batch, rules, **more)
+        if left is None or header.is_control or left is batch:
+            return left
+        written = read_batch_header(left)
+        return left if written.compression or not written.record_count else change(written, bytes(left))
+
+    patch.setattr(cleaning, "compact_batch", compact_batch)
+
+
+def the_first_of_what_stays_goes(patch: Patch) -> None:
+    """A record goes that nothing has superseded."""
+
+    def without_first(header: Any, batch: bytes) -> bytes:
+        records = memoryview(batch)[RECORD_BATCH_OVERHEAD:]
+        length, position = read_varint(records, 0)
+        if header.record_count == 1:
+            return batch
+        return assemble_batch(msgspec.structs.replace(header, record_count=header.record_count - 1), bytes(records[position + length :]))
+
+    with_less(patch, without_first)
+
+
+def tombstones_go_at_once(patch: Patch) -> None:
+    """`delete.retention.ms` isn't waited for."""
+    original = compaction._retained
+
+    def retained(*arguments: Any, drops_tombstones: bool, **more: Any) -> Any:  # noqa: ARG001 - that is the bug
+        return original(*arguments, drops_tombstones=True, **more)
+
+    patch.setattr(compaction, "_retained", retained)
+
+
+def aborted_ones_supersede(patch: Patch) -> None:
+    """Records go for the sake of others that were aborted."""
+    original = cleaning.note_batch
+
+    def note_batch(*arguments: Any, aborted: bool, **more: Any) -> bool:  # noqa: ARG001 - that is the bug
+        return original(*arguments, aborted=False, **more)
+
+    patch.setattr(cleaning, "note_batch", note_batch)
+
+
+def everything_is_compacted(patch: Patch) -> None:
+    """What isn't stable, or not even committed, is compacted too."""
+    original = cleaner.find_cleanable
+
+    def find(segments: Any, ends: Any, *others: Any) -> Any:
+        end = ends.log_end_offset
+        return original(segments, ends._replace(last_stable_offset=end, recovery_point=end), *others)
+
+    patch.setattr(cleaner, "find_cleanable", find)
+
+
+def nothing_is_compacted(patch: Patch) -> None:
+    """Nobody looks for logs to compact."""
+    patch.setattr(Cleaner, "_look", lambda _self: None)
+
+
+def offsets_shift(patch: Patch) -> None:
+    """A batch is written anew with its records one behind the other."""
+
+    def closed_up(header: Any, batch: bytes) -> bytes:
+        rows = [(record.timestamp, record.key, record.value, record.headers) for record in iterate_records(batch, max_bytes=1 << 20)]
+        moved = build_batch(rows)
+        changed = msgspec.structs.replace(header, base_timestamp=rows[0][0], attributes=header.attributes & ~DELETE_HORIZON_BIT)
+        return assemble_batch(changed, moved[RECORD_BATCH_OVERHEAD:])
+
+    with_less(patch, closed_up)
+
+
 PLANTS: Final = [
     (what_is_not_committed_goes, "retention", 11),
     (one_segment_too_many, "retention", 6),
@@ -99,6 +189,12 @@ PLANTS: Final = [
     (consumed_at_any_age, "retention", 2),
     (what_is_as_old_as_the_minimum_goes, "retention", 2),
     (nothing_goes, "retention", 0),
+    (the_first_of_what_stays_goes, "compaction", 1),
+    (tombstones_go_at_once, "compaction", 1),
+    (aborted_ones_supersede, "compaction", 6),
+    (everything_is_compacted, "compaction", 2),
+    (nothing_is_compacted, "compaction", 1),
+    (offsets_shift, "compaction", 1),
 ]
 """Each with what clients do, and the seed to begin with: one that finds it soon."""
 
