@@ -30,6 +30,8 @@ IN_FLIGHT_MAX: Final = 1000
 
 _MAY_BE_TLS: Final = "it closed the connection without an answer: perhaps it expects another security.protocol there"
 
+_NO_TLS: Final = "it doesn't speak TLS there: perhaps security.protocol is for another listener"
+
 
 class _Waiting(NamedTuple):
     """One request on its way."""
@@ -177,7 +179,8 @@ async def open_connection(
         raise
     except OSError as error:
         connection.close("no connection")
-        raise ConnectionFailedError(f"{address}: {_reason(error)}") from error
+        ended = tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError)
+        raise ConnectionFailedError(f"{address}: {_NO_TLS if ended else _reason(error)}") from error
     except BaseException:
         connection.close("it couldn't be opened")
         raise
@@ -189,7 +192,7 @@ def _tls_failure(address: Address, error: ssl.SSLError) -> Exception:
     if isinstance(error, ssl.SSLCertVerificationError):
         return AuthenticationFailedError(f"{address}: its certificate isn't trusted: {error.verify_message}")
     if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE"):
-        return ConnectionFailedError(f"{address}: it doesn't speak TLS there: perhaps security.protocol is for another listener")
+        return ConnectionFailedError(f"{address}: {_NO_TLS}")
     return ConnectionFailedError(f"{address}: no TLS: {(error.reason or str(error)).lower().replace('_', ' ')}")
 
 

@@ -75,7 +75,7 @@ async def create_topics(
         return CreateTopicsRequest(topics=rows, timeout_ms=wait_ms(cluster, deadline), validate_only=validate_only)
 
     def value(row: Any) -> CreatedTopic:
-        topic_id = row.topic_id if row.topic_id != ZERO_TOPIC_ID else None
+        topic_id = row.topic_id if row.topic_id != ZERO_TOPIC_ID and not validate_only else None  # Kafka invents one
         return CreatedTopic(name=row.name, topic_id=topic_id, partitions=row.num_partitions, replication_factor=row.replication_factor)
 
     change = _Change(cluster, deadline, CreateTopicsRequest, request, lambda response: response.topics, value)

@@ -1,0 +1,83 @@
+"""Our admin client while brokers hang, move and die: a delete goes on to whoever leads, and the truth is told when time ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from lowtide import AdminClient, TopicPartition
+from lowtide.admin import DeletedRecords, DeleteRecordsError, DeleteStage
+from lowtide.protocol.errors import ErrorCode
+from lowtide.testing.etcd import missing
+
+from .asking import PRODUCE_VERSION, only_row, produce_request
+from .cluster_processes import ClusterProcesses
+from .moving import elect_preferred
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+TOPIC = "administered"
+FIRST = TopicPartition(TOPIC, 0)
+VALUES = [b"value %d" % number for number in range(10)]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
+    """Broker 1 leads; the fetches of follower 3 don't arrive there, and it stays in the ISR for long, so that deletes stay parked."""
+    async with ClusterProcesses(tmp_path, "replica.lag.time.max.ms=60000", links=True) as made:
+        await made.create_topic(TOPIC, [[2, 1, 3]])
+        await made.kill(2)
+        await made.until_partition(TOPIC, lambda row: row.leader_id == 1)
+        await made.start(2)
+        await made.until_in_sync(TOPIC)
+        assert only_row(await made.ask(1, produce_request(TOPIC, 0, VALUES), PRODUCE_VERSION)).error_code == ErrorCode.NONE
+        assert made.links is not None
+        made.links[3, 1].hold_requests()
+        yield made
+        made.check_no_faults()
+
+
+async def deleting(cluster: ClusterProcesses, admin: AdminClient, offset: int) -> asyncio.Task[DeletedRecords | DeleteRecordsError]:
+    """A delete that waits at broker 1 for the silent follower."""
+
+    async def delete() -> DeletedRecords | DeleteRecordsError:
+        return (await admin.delete_records({FIRST: offset}))[FIRST]
+
+    task = asyncio.get_running_loop().create_task(delete())
+
+    async def accepted() -> bool:
+        return await cluster.bounds(1, TOPIC) == (offset, len(VALUES))
+
+    await cluster.until("the leader's own log start is moved", accepted)
+    assert not task.done()
+    return task
+
+
+async def test_a_delete_while_the_cluster_is_in_trouble(cluster: ClusterProcesses) -> None:
+    """One after the other: a silent follower, a leader that hands over, and one that dies."""
+    async with AdminClient(cluster.bootstrap) as admin:
+        result = (await admin.delete_records({FIRST: 2}, leader_only=True))[FIRST]
+        assert isinstance(result, DeletedRecords)
+        assert result.leader_log_start_offset == 2
+        assert result.low_watermark <= 2
+
+        error = (await admin.delete_records({FIRST: 3}, timeout_ms=3000))[FIRST]
+        assert isinstance(error, DeleteRecordsError)
+        assert (error.stage, error.code, error.leader_done) == (DeleteStage.WAITING, ErrorCode.REQUEST_TIMED_OUT, True)
+        assert error.facts.leader_log_start_offset == 3
+
+        task = await deleting(cluster, admin, 5)
+        await elect_preferred(cluster, TOPIC)
+        assert await task == DeletedRecords(5, 5)
+        await cluster.until_partition(TOPIC, lambda row: row.leader_id == 2)
+
+        assert cluster.links is not None
+        cluster.links[3, 1].mend()
+        await cluster.until_in_sync(TOPIC)
+        await cluster.kill(2)
+        assert (await admin.delete_records({FIRST: 7}))[FIRST] == DeletedRecords(7, 7)
+        await cluster.start(2)
+        await cluster.until_in_sync(TOPIC)
