@@ -21,7 +21,7 @@ from lowtide.protocol.types import Offset, TopicId, TopicPartition, parse_topic_
 
 STATE_VERSION: Final = 1
 STATE_BYTES_MAX: Final = 256 << 20
-CHUNK: Final = 2000
+CHUNK: Final = 10_000
 """Partitions in one call, at most: so many are done again if the sweep is killed."""
 
 PENDING: Final = "pending"
