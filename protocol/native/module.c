@@ -206,16 +206,17 @@ static bool read_input(PyObject *object, struct views *views, struct binary_inpu
         return object != NULL;
     }
     PyObject *validity = item(object, 2);
-    return view(views, item(object, 0), PyBUF_SIMPLE, &input->offsets, &input->offsets_size) &&
+    return view(views, item(object, 0), PyBUF_SIMPLE, &input->offsets, &input->offsets_size) && input->offsets_size % 4 == 0 &&
            view(views, item(object, 1), PyBUF_SIMPLE, &input->values, &input->values_size) &&
            (validity == Py_None || view(views, validity, PyBUF_SIMPLE, &input->validity, &input->validity_size)) &&
-           as_int64(item(object, 3), &input->first);
+           as_int64(item(object, 3), &input->first) && input->first >= 0;
 }
 
+/* None, or int64s. */
 static bool read_optional(PyObject *object, struct views *views, const uint8_t **bytes, size_t *size)
 {
     *bytes = NULL;
-    return object == Py_None || view(views, object, PyBUF_SIMPLE, bytes, size);
+    return object == Py_None || (view(views, object, PyBUF_SIMPLE, bytes, size) && *size % 8 == 0);
 }
 
 /* The columns: rows, timestamps, keys, values, lists of headers, names, contents. The run: selected, first, rows, size, time. */

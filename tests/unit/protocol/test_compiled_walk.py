@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol import column_walk, compiled_columns, native
@@ -192,6 +192,19 @@ HEADER_INPUTS = st.builds(
     ),
     count=st.integers(1, 5),
     timestamps=st.none() | st.binary(max_size=40).map(lambda raw: raw[: len(raw) // 8 * 8]),
+)
+@example(
+    rows=RecordRows(
+        row_count=1,
+        values=None,
+        headers=HeaderInput(
+            offsets=array("i", [0, 0]),
+            names=BinaryInput(offsets=array("i"), values=b""),
+            contents=BinaryInput(offsets=array("i"), values=b"", first=-1),
+        ),
+    ),
+    count=1,
+    timestamps=None,
 )
 def test_columns_that_contradict_themselves_are_refused_alike(rows: RecordRows, count: int, timestamps: Any) -> None:
     """Protects memory: buffers that don't belong together are read no further than they go."""
