@@ -9,7 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["LowtideDataSource", "register"]
+__all__ = ["LowtideDataSource", "TrimListener", "register"]
+
+_MODULES = {"LowtideDataSource": "data_source", "TrimListener": "trim_listener"}
 
 _NEEDED = "lowtide.pipeline needs PySpark 4.2 or newer and PyArrow: pip install 'lowtide[pipeline]'"
 
@@ -24,8 +26,8 @@ def register(spark: Any) -> None:
 
 def __getattr__(name: str) -> Any:
     """Import what needs PySpark when it is asked for."""
-    if name == "LowtideDataSource":
-        return _imported("data_source", name)
+    if name in _MODULES:
+        return _imported(_MODULES[name], name)
     message = f"module 'lowtide.pipeline' has no attribute {name!r}"
     raise AttributeError(message)
 

@@ -16,18 +16,21 @@ import struct
 from collections import deque
 from typing import Any, Final, NamedTuple, Self
 
+from lowtide.admin.errors import UnsupportedVersionError
+from lowtide.admin.exchange import ApiVersions, api_key_of, api_name, decode_response, encode_request
+from lowtide.admin.opening import Ask, open_session
 from lowtide.admin.settings import Address, ClientSettings
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import Codec, codec_for
-from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.framing import FRAME_BYTES_MAX, FRAME_SIZE_BYTES, check_frame_size
 from lowtide.protocol.headers import read_response_header, request_header
-from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.schema import ApiMessage
 from lowtide.runtime.clock import Clock, SystemClock
+from lowtide.runtime.random import system_random
 from lowtide.runtime.tls import TlsError, client_context
 
-__all__ = ["BrokerConnection", "ConnectionFailed", "UnsupportedVersion"]
+__all__ = ["BrokerConnection", "ConnectionFailed", "UnsupportedVersionError"]
 
 IN_FLIGHT_MAX: Final = 64
 """Requests that may wait for their answers. More than anybody sends; the broker would stop reading anyhow."""
@@ -38,11 +41,7 @@ RECEIVE_BYTES: Final = 64 * 1024
 LARGE_BYTES: Final = 16 << 20
 """A buffer above it is given back when an answer needs less than an eighth of it."""
 
-_API_VERSIONS_FIRST: Final = 3
-"""The version that is tried first: the first that says who asks (KIP-511)."""
-
 _SIZE = struct.Struct(">i")
-_ERROR_CODE = struct.Struct(">h")
 
 
 class ConnectionFailed(ConnectionError):  # noqa: N818 it says what happened, and is one by its parent
@@ -52,10 +51,6 @@ class ConnectionFailed(ConnectionError):  # noqa: N818 it says what happened, an
         super().__init__(reason)
         self.was_sent = was_sent
         """Whether the broker may have done what the last request asked for."""
-
-
-class UnsupportedVersion(Exception):  # noqa: N818 Kafka's word
-    """Neither side is to blame: the broker speaks no version of an API that we need."""
 
 
 class _Waiting(NamedTuple):
@@ -76,7 +71,9 @@ class BrokerConnection:
         self._socket = connected
         self._settings = settings
         self._clock = clock
-        self._versions: dict[int, tuple[int, int]] = {}
+        self._versions = ApiVersions({})
+        self._usable_until_ms: int | None = None
+        """When its authentication ends (KIP-368)."""
         self._waiting: deque[_Waiting] = deque()
         self._correlation_id = 0
         self._buffer = bytearray(RECEIVE_BYTES)
@@ -86,15 +83,14 @@ class BrokerConnection:
         """Connect, with TLS and SASL where the settings say so, and ask which versions the broker speaks.
 
         It takes `connection_setup_timeout_ms` of the settings at most, and ends at the deadline.
-        Errors: ConnectionFailed, and what the settings' certificates raise (TlsError).
+        Errors: ConnectionFailed; where trying again changes nothing: TlsError, AuthenticationFailedError, BrokerAnsweredError.
         """
         clock = clock or SystemClock()
         until_ms = min(deadline_ms, clock.monotonic_ms() + settings.connection_setup_timeout_ms)
         connected = _connect(address, settings, max(until_ms - clock.monotonic_ms(), 1) / 1000)
         connection = cls(address, connected, settings, clock)
         try:
-            connection._learn_versions(until_ms)
-            connection._authenticate(until_ms)
+            connection._open_session(until_ms)
         except BaseException:
             connection.close()
             raise
@@ -114,22 +110,18 @@ class BrokerConnection:
     def version(self, api_key: ApiKey, newest: int | None = None) -> int:
         """The newest version of an API that both sides speak, `newest` at most.
 
-        Errors: UnsupportedVersion, when there is none.
+        Errors: UnsupportedVersionError, when there is none.
         """
-        spec = API[api_key]
-        ours = spec.max_version if newest is None else min(newest, spec.max_version)
-        low, high = self._versions.get(api_key, (0, -1))
-        version = min(ours, high)
-        if version < max(low, spec.min_version):
-            theirs = f"only versions {low} to {high}" if high >= 0 else "no version"
-            message = f"{self.address} speaks {theirs} of {api_key.name}; {spec.min_version} to {ours} are possible here"
-            raise UnsupportedVersion(message)
-        return version
+        try:
+            return self._versions.choose(API[api_key].request, at_most=newest)
+        except UnsupportedVersionError as error:
+            message = f"broker {self.address}: {error}"
+            raise UnsupportedVersionError(message) from None
 
     def request(self, api_key: ApiKey, message: ApiMessage, deadline_ms: int, newest: int | None = None) -> Any:
         """Send a request, in the newest version up to `newest` that both sides speak, and wait for its answer.
 
-        Nothing else may be on its way. Errors: ConnectionFailed, UnsupportedVersion.
+        Nothing else may be on its way. Errors: ConnectionFailed, UnsupportedVersionError.
         """
         assert not self._waiting, "answers come in the order of the requests"
         self.send(api_key, message, deadline_ms, newest)
@@ -138,10 +130,12 @@ class BrokerConnection:
     def send(self, api_key: ApiKey, message: ApiMessage, deadline_ms: int, newest: int | None = None) -> None:
         """Send a request whose answer a later `receive` gives. Records in it are sent as they are, without a copy.
 
-        Blocks while the broker doesn't take it. Errors: ConnectionFailed, UnsupportedVersion.
+        Blocks while the broker doesn't take it. Errors: ConnectionFailed, UnsupportedVersionError.
         """
         if self.closed:
             raise ConnectionFailed(f"the connection to {self.address} is closed", was_sent=False)
+        if self._usable_until_ms is not None and self._clock.monotonic_ms() >= self._usable_until_ms and not self._waiting:
+            raise self._failed("its authentication ends")
         assert len(self._waiting) < IN_FLIGHT_MAX, "somebody forgets to receive"
         version = self.version(api_key, newest)
         parts = codec_for(type(message), version).encode_parts(message)
@@ -251,40 +245,32 @@ class BrokerConnection:
         return ConnectionFailed(f"broker {self.address}: {reason}", was_sent=was_sent)
 
     # ------------------------------------------------------------------ the first requests
-    def _learn_versions(self, deadline_ms: int) -> None:
-        """Ask for the broker's table of versions, if need be again in a version that it knows. Errors: ConnectionFailed."""
-        version = _API_VERSIONS_FIRST
-        answer = self._api_versions(version, deadline_ms)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            known = {api.api_key: api.max_version for api in answer.api_keys}
-            version = max(min(version, known.get(ApiKey.API_VERSIONS, 0)), 0)
-            answer = self._api_versions(version, deadline_ms)
-        if answer.error_code:
-            reason = f"it doesn't tell which versions it speaks: error {answer.error_code}"
-            raise self._failed(reason)
-        self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    def _open_session(self, deadline_ms: int) -> None:
+        """Learn the broker's versions, and log in where the settings say so.
 
-    def _api_versions(self, version: int, deadline_ms: int) -> ApiVersionsResponse:
-        """One question. A broker that doesn't know the version answers in version 0 (KIP-511). Errors: ConnectionFailed."""
-        software = ApiVersionsRequest(client_software_name="lowtide", client_software_version="0")
-        self._correlation_id += 1
-        header = request_header(ApiKey.API_VERSIONS, version, self._correlation_id, self._settings.client_id)
-        body = codec_for(ApiVersionsRequest, version).encode(software)
-        self._send([_SIZE.pack(len(header) + len(body)) + header + body], deadline_ms)
-        frame = self._receive_frame(deadline_ms)
+        Errors: ConnectionFailed, AuthenticationFailedError, BrokerAnsweredError.
+        """
+        opening = open_session(self._settings, f"{system_random().getrandbits(128):x}")
         try:
-            _, position = read_response_header(frame, 0, len(frame), flexible=False)
-            (error_code,) = _ERROR_CODE.unpack_from(frame, min(position, len(frame) - _ERROR_CODE.size))
-            spoken = 0 if error_code == ErrorCode.UNSUPPORTED_VERSION else version
-            return codec_for(ApiVersionsResponse, spoken).decode(frame, position, len(frame))
-        except ProtocolError as error:
-            reason = f"its table of versions can't be read: {error}"
-            raise self._failed(reason) from error
+            asked = next(opening)
+            while True:
+                asked = opening.send(self._ask(asked, deadline_ms))
+        except StopIteration as ended:
+            self._versions = ended.value.versions
+            usable_ms = ended.value.usable_ms
+            self._usable_until_ms = None if usable_ms is None else self._clock.monotonic_ms() + usable_ms
 
-    def _authenticate(self, deadline_ms: int) -> None:
-        """Say who we are, where the settings say so. Errors: ConnectionFailed."""
-        if self._settings.sasl is not None:
-            raise self._failed(f"SASL {self._settings.sasl.mechanism} isn't supported yet")
+    def _ask(self, asked: Ask, deadline_ms: int) -> Any:
+        """One of the first questions. Errors: ConnectionFailed."""
+        self._correlation_id += 1
+        self._send([encode_request(asked.request, asked.version, self._correlation_id, self._settings.client_id)], deadline_ms)
+        frame = bytes(self._receive_frame(deadline_ms))
+        try:
+            _, answer = decode_response(type(asked.request), asked.version, frame)
+        except ProtocolError as error:
+            reason = f"its answer to {api_name(api_key_of(asked.request))} can't be read: {error}"
+            raise self._failed(reason) from error
+        return answer
 
 
 def _connect(address: Address, settings: ClientSettings, timeout_s: float) -> socket.socket:

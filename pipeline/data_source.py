@@ -11,6 +11,7 @@ from lowtide.pipeline.arrow_batches import SCHEMA, SCHEMA_WITH_HEADERS
 from lowtide.pipeline.batch_reader import BatchReader
 from lowtide.pipeline.read_options import read_options, wants_headers
 from lowtide.pipeline.sink_columns import SinkError
+from lowtide.pipeline.stream_reader import StreamReader
 from lowtide.pipeline.writer import BatchWriter, SinkSettings, StreamWriter
 
 
@@ -29,6 +30,10 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> Any:
         """Errors: OptionError."""
         return BatchReader(read_options(self.options, is_stream=False))
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 Spark's name
+        """Errors: OptionError."""
+        return StreamReader(read_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 Spark's signature
         """Errors: OptionError, SettingsError, SinkError: before anything is written."""

@@ -120,7 +120,11 @@ class RangeReader:
         Errors: RetriableError, ConnectionFailed, DataLossError, MissingTopicsError, ClusterError.
         """
         leader = self._cluster.leader_of(self._partition, deadline_ms)
-        self._check_topic()
+        if not self._is_meant():
+            # What this worker knows may be older than the plan: the topic may be the planned one by now.
+            self._cluster.forget(self._partition.topic)
+            leader = self._cluster.leader_of(self._partition, deadline_ms)
+            self._check_topic()
         connection = self._cluster.connection_to(leader.broker_id, deadline_ms)
         asked = FetchPartition(
             partition=self._partition.partition,
@@ -160,12 +164,16 @@ class RangeReader:
             raise RetriableError(self._cluster.on_partition_error(self._partition, told.error_code, "read"))
         return told
 
-    def _check_topic(self) -> None:
-        """The planned topic is still that of its name. Errors: MissingTopicsError, RetriableError."""
+    def _is_meant(self) -> bool:
+        """Whether the topic that is known by the name is the planned one. Where none was planned, it is from now on."""
         known = self._cluster.topics[self._partition.topic].topic_id
         if self._topic_id == ZERO_TOPIC_ID:
             self._topic_id = known
-        elif known not in (self._topic_id, ZERO_TOPIC_ID):
+        return known in (self._topic_id, ZERO_TOPIC_ID)
+
+    def _check_topic(self) -> None:
+        """The planned topic is still that of its name. Errors: MissingTopicsError."""
+        if not self._is_meant():
             message = f"topic {self._partition.topic} was deleted and made anew"
             raise MissingTopicsError(message, [self._partition.topic])
 

@@ -21,6 +21,7 @@ from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline.fetching import FETCH_BYTES, FetchSettings
 from lowtide.pipeline.options import OptionError, Options
 from lowtide.pipeline.ranges import Positions, positions_from_json
+from lowtide.pipeline.trim_options import TrimOptions, trim_options
 from lowtide.protocol.types import Offset, TopicPartition
 
 EARLIEST: Final = -2
@@ -88,6 +89,7 @@ class ReadOptions:
     starting: Bound
     ending: Bound
     fetch: FetchSettings
+    trim: TrimOptions = field(default_factory=TrimOptions)
     partitions_min: int | None = None
     rows_per_partition_max: int | None = None
     offsets_per_trigger_max: int | None = None
@@ -100,10 +102,14 @@ class ReadOptions:
 def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Check all options of a batch or of a stream. Errors: OptionError."""
     options = Options(given)
+    client = options.client_settings(TAKEN_KEYS)
+    subscription = _subscription(options)
+    starting = _starting(options, LATEST if is_stream else EARLIEST)
     made = ReadOptions(
-        client=options.client_settings(TAKEN_KEYS),
-        subscription=_subscription(options),
-        starting=_starting(options, LATEST if is_stream else EARLIEST),
+        client=client,
+        subscription=subscription,
+        starting=starting,
+        trim=trim_options(options, is_stream=is_stream, starts_at_earliest=starting.is_earliest),
         ending=Bound(place=LATEST) if is_stream else _ending(options),
         fetch=_fetch(options),
         partitions_min=options.number("minPartitions", 1, 2**31 - 1),

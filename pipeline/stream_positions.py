@@ -1,0 +1,198 @@
+"""Where a stream begins, how far its next batch goes, and what it has consumed: what Spark asks a streaming source about positions.
+
+Spark calls, in this order: `initial`; `latest(start)` until there is something new; `planned(start, end)`, whose tasks are read; then
+`latest(start)` again, with the end of the batch just committed as its start; `committed`, with that end, when the next batch begins.
+So `start` says what is durable as soon as a batch is, and `committed` says it one batch later. Traps, each with a test:
+
+- `initial` is asked twice in the first batch, and again when that batch is repeated after a crash. The first answer is kept here, and in
+  the end of the first batch (`@startedAt`), or a stream from the latest offsets would lose what came between.
+- The initial offset is a start like any other, and says nothing about what was consumed.
+- An idle query asks about a hundred times a second: the cluster isn't asked each time.
+- Spark compares offsets as text: where nothing is new, the very start goes back.
+
+Sources: Spark's MicroBatchExecution, KafkaMicroBatchStream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from lowtide.pipeline.fetching import PlannedRange
+from lowtide.pipeline.planning import Planner, Selected
+from lowtide.pipeline.ranges import STARTED_AT, TOPIC_IDS, Positions, positions_from_json, positions_to_json, rate_limited
+from lowtide.pipeline.read_options import ReadOptions
+from lowtide.pipeline.trim import Consumed, Trimmer
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition, parse_topic_id, topic_id_text
+from lowtide.runtime.clock import Clock
+
+Json = dict[str, Any]
+
+LATEST_FOR_MS: Final = 100
+"""How long what the cluster has said of its ends is believed."""
+
+SELECTED_FOR_MS: Final = 1000
+"""How long it is believed which partitions there are."""
+
+LAST_TRIM_MS: Final = 10_000
+"""How long a query that is ending waits for its last trim."""
+
+
+class Limit(NamedTuple):
+    """How much the next batch may take, or must find. All of what there is, without either."""
+
+    rows_max: int | None = None
+    rows_min: int | None = None
+
+
+class StreamPositions:
+    """The driver's side of a stream. Lives for one run of the query."""
+
+    def __init__(self, planner: Planner, options: ReadOptions, trimmer: Trimmer | None, clock: Clock) -> None:
+        self._planner = planner
+        self._options = options
+        self._trimmer = trimmer
+        self._clock = clock
+        self._initial: Positions | None = None
+        self._selected = Selected((), {})
+        self._latest: Positions = {}
+        self._asked_ms: int | None = None
+        self._selected_ms: int | None = None
+        self._target: Positions | None = None
+        """Where an `availableNow` run ends."""
+        self._last_batch_ms: int | None = None
+        self._consumed: Consumed | None = None
+
+    # ------------------------------------------------------------------ what Spark asks
+    def initial(self) -> Json:
+        """Where a query without a checkpoint begins: the same answer, however often it is asked. Errors: those of the planner."""
+        if self._initial is None:
+            self._selected = self._planner.select()
+            self._initial = self._planner.resolve(self._options.starting, self._selected.partitions, "starting")
+        return self._as_json(self._initial)
+
+    def prepare_available_now(self) -> None:
+        """From now on the query ends at what is there now. Errors: those of the planner."""
+        self._selected = self._planner.select()
+        self._target = self._planner.latest(self._selected.partitions)
+
+    def latest(self, start_json: Mapping[str, Any], limit: Limit) -> Json:
+        """Where the batch that begins at `start_json` ends; `start_json` itself, if there is to be none.
+
+        Errors: DataLossError, when a topic was made anew; those of the planner.
+        """
+        start = positions_from_json(start_json)
+        self._on_start(start, _topic_ids(start_json))
+        ends = self._known_ends(start)
+        begins = self._begins(start, start_json)
+        end = start if self._waits_for_more(begins, ends, limit) else self._limited(begins, ends, limit)
+        if end == start:
+            if self._target is not None and self._trimmer is not None:
+                self._trimmer.finish(LAST_TRIM_MS)
+            return dict(start_json)
+        made = self._as_json(end)
+        if start == self._initial and not self._options.starting.is_earliest:
+            made[STARTED_AT] = positions_to_json(start)
+        return made
+
+    def reported_latest(self) -> Json | None:
+        """Where the partitions end, for Spark's progress reports."""
+        return positions_to_json(self._latest) if self._latest else None
+
+    def planned(self, start_json: Mapping[str, Any], end_json: Mapping[str, Any]) -> list[PlannedRange]:
+        """The tasks of a batch. The same for the same offsets, also after a crash. Errors: DataLossError, those of the planner."""
+        start, end = positions_from_json(end_json.get(STARTED_AT, start_json)), positions_from_json(end_json)
+        ids, old_ids = _topic_ids(end_json), _topic_ids(start_json)
+        anew = {topic for topic, old_id in old_ids.items() if ids.get(topic, old_id) != old_id}  # `latest` has told it.
+        start = {partition: offset for partition, offset in start.items() if partition.topic not in anew}
+        gone = sorted(set(start) - set(end))
+        if gone:
+            self._planner.on_lost(f"{', '.join(map(str, gone))} can't be read on: the topic has no such partition any more")
+        added = [partition for partition in end if partition not in start]
+        if added:
+            start |= self._of_added(added)
+        return self._planner.plan(start, end, ids or self._selected.topic_ids)
+
+    def committed(self, end_json: Mapping[str, Any]) -> None:
+        """Everything below `end_json` was processed, and Spark has written that down. Never raises."""
+        self._consume(positions_from_json(end_json), _topic_ids(end_json))
+
+    # ------------------------------------------------------------------ parts
+    def _on_start(self, start: Positions, ids: Mapping[str, TopicId]) -> None:
+        """A start is the end of the last batch that was written down, unless it is where the query began.
+
+        That is so except with asynchronous progress tracking, of which a source isn't told; but it is refused with `availableNow`.
+        """
+        if start != self._initial and (self._options.trim.is_eager or self._target is not None):
+            self._consume(start, ids)
+        elif self._consumed is not None and self._trimmer is not None:
+            self._trimmer.offer(self._consumed)
+
+    def _consume(self, positions: Positions, ids: Mapping[str, TopicId]) -> None:
+        if self._trimmer is not None:
+            self._consumed = Consumed(positions, ids)
+            self._trimmer.offer(self._consumed)
+
+    def _known_ends(self, start: Positions) -> Positions:
+        """Where the partitions end, as lately heard; for `availableNow`, where they ended when it began."""
+        if self._target is not None:
+            self._latest = self._target
+            return self._target
+        now_ms = self._clock.monotonic_ms()
+        if self._asked_ms is None or now_ms - self._asked_ms >= LATEST_FOR_MS:
+            if self._selected_ms is None or now_ms - self._selected_ms >= SELECTED_FOR_MS:
+                self._selected, self._selected_ms = self._planner.select(), now_ms
+            self._latest = self._planner.latest(self._selected.partitions)
+            for _ in range(self._options.offset_attempts - 1):
+                if all(end >= start.get(partition, 0) for partition, end in self._latest.items()):
+                    break
+                time.sleep(self._options.offset_retry_ms / 1000)  # A new leader may not know its high watermark yet (KAFKA-7703).
+                self._latest = self._planner.latest(self._selected.partitions)
+            self._asked_ms = self._clock.monotonic_ms()
+        return self._latest
+
+    def _begins(self, start: Positions, start_json: Mapping[str, Any]) -> Positions:
+        """Where each partition that there is now is read from. Errors: DataLossError."""
+        begins = dict(start)
+        for topic, old_id in _topic_ids(start_json).items():
+            new_id = self._selected.topic_ids.get(topic, old_id)
+            if new_id not in (old_id, ZERO_TOPIC_ID):
+                self._planner.on_lost(f"topic {topic} was deleted and made anew since the query read it last")
+                begins = {partition: offset for partition, offset in begins.items() if partition.topic != topic}
+        added = [partition for partition in self._selected.partitions if partition not in begins]
+        return begins | self._planner.earliest(added)
+
+    def _waits_for_more(self, begins: Positions, ends: Positions, limit: Limit) -> bool:
+        """Whether there is too little for a batch, and still time. Source: KafkaMicroBatchStream.delayBatch."""
+        now_ms = self._clock.monotonic_ms()
+        if limit.rows_min is not None and self._target is None and self._last_batch_ms is not None:
+            is_late = now_ms - self._last_batch_ms >= self._options.trigger_delay_max_ms
+            if not is_late and sum(max(end - begins.get(partition, 0), 0) for partition, end in ends.items()) < limit.rows_min:
+                return True
+        self._last_batch_ms = now_ms
+        return False
+
+    def _limited(self, begins: Positions, ends: Positions, limit: Limit) -> Positions:
+        """Where the next batch ends."""
+        known = {partition: begins.get(partition, 0) for partition in ends}
+        return dict(ends) if limit.rows_max is None else rate_limited(known, ends, limit.rows_max)
+
+    def _of_added(self, partitions: list[TopicPartition]) -> Positions:
+        """New partitions are read from their beginning, which should be 0. Errors: DataLossError."""
+        begins = self._planner.earliest(partitions)
+        for partition, offset in begins.items():
+            if offset:
+                self._planner.on_lost(f"the new partition {partition} begins at offset {offset} instead of 0")
+        return begins
+
+    def _as_json(self, positions: Positions) -> Json:
+        made = positions_to_json(positions)
+        if self._options.trim.trims:
+            ids = {topic: topic_id for topic, topic_id in sorted(self._selected.topic_ids.items()) if topic in made}
+            made[TOPIC_IDS] = {topic: topic_id_text(topic_id) for topic, topic_id in ids.items() if topic_id != ZERO_TOPIC_ID}
+        return made
+
+
+def _topic_ids(value: Mapping[str, Any]) -> dict[str, TopicId]:
+    return {topic: parse_topic_id(text) for topic, text in value.get(TOPIC_IDS, {}).items()}

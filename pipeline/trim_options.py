@@ -1,0 +1,96 @@
+"""The options that let a stream delete what it has consumed. Without them nothing is deleted.
+
+    trim              off | commit | eager
+    trimLag           keep the last records (`100000`) or those of the last time (`10 minutes`)
+    trimLeaderOnly    a delete is done when the leader has it (KIP-1343)
+    trimGroups        delete only what these groups have consumed too
+    trimInterval      no oftener than this
+    trimBelowStart    delete also what lies below startingOffsets, and was never read
+    commitGroupId     publish the query's committed positions as the offsets of this group
+
+Source: KIP-107 for why a pipeline wants it; Kafka Streams for its repartition topics (KIP-811) for an interval.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from lowtide.pipeline.options import Options, parse_duration_ms
+
+NAMES: Final = ("trim", "trimLag", "trimLeaderOnly", "trimGroups", "trimInterval", "trimTimeout", "trimBelowStart", "commitGroupId")
+
+INTERVAL_MS: Final = 1000
+TIMEOUT_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimOptions:
+    """What to do behind a query. Can be pickled."""
+
+    mode: str = "off"
+    """`off`; `commit`: what Spark says is committed, one batch late; `eager`: also the last batch, as soon as the next is asked for."""
+    lag_rows: int = 0
+    lag_ms: int = 0
+    leader_only: bool = False
+    groups: tuple[str, ...] = ()
+    interval_ms: int = INTERVAL_MS
+    timeout_ms: int = TIMEOUT_MS
+    commit_group: str | None = None
+
+    @property
+    def trims(self) -> bool:
+        """Whether anything is deleted."""
+        return self.mode != "off"
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the last batch goes before there is another one."""
+        return self.mode == "eager"
+
+
+def trim_options(options: Options, *, is_stream: bool, starts_at_earliest: bool) -> TrimOptions:
+    """Errors: OptionError."""
+    mode = options.choice("trim", ("off", "commit", "eager")) or "off"
+    lag_rows, lag_ms = _lag(options)
+    groups = options.text("trimGroups")
+    made = TrimOptions(
+        mode=mode,
+        lag_rows=lag_rows,
+        lag_ms=lag_ms,
+        leader_only=options.flag("trimLeaderOnly", default=False),
+        groups=tuple(name for name in (part.strip() for part in (groups or "").split(",")) if name),
+        interval_ms=options.duration_ms("trimInterval", default=INTERVAL_MS),
+        timeout_ms=max(options.duration_ms("trimTimeout", default=TIMEOUT_MS), 1),
+        commit_group=options.text("commitGroupId") or None,
+    )
+    below_start = options.flag("trimBelowStart", default=False)
+    for name in NAMES:
+        if name in options and not is_stream:
+            options.refuse(name, "it is for streams: Spark doesn't say when a batch is done")
+        if name in options and name not in ("trim", "commitGroupId") and not made.trims:
+            options.refuse(name, "nothing is trimmed: trim is off")
+    if groups is not None and not made.groups:
+        options.refuse("trimGroups", "it names no group")
+    if made.trims and not starts_at_earliest and not below_start:
+        options.refuse(
+            "trim",
+            "a delete takes everything below an offset, and this query doesn't read from the beginning. Set startingOffsets to earliest, "
+            "or trimBelowStart to true if what lies below may go unread",
+        )
+    return made
+
+
+def _lag(options: Options) -> tuple[int, int]:
+    """Records to keep and milliseconds to keep, one of them 0. Errors: OptionError."""
+    text = options.text("trimLag")
+    if text is None:
+        return 0, 0
+    records = re.fullmatch(r"(\d{1,18})(?:\s*(?:records|rows))?", text)
+    if records is not None:
+        return int(records[1]), 0
+    milliseconds = parse_duration_ms(text)
+    if milliseconds is None:
+        options.refuse("trimLag", "allowed are a number of records to keep, such as 100000, or a time, such as 10 minutes")
+    return 0, milliseconds
