@@ -123,7 +123,9 @@ class ClusterInvariants:
                 assert log is not None
                 if (log.log_start_offset, log.high_watermark, log.log_end_offset) != watch.seen:
                     self._on_log(machine, watch, log)
-            self._check_leaders(machine)
+            session = machine.broker._session  # type: ignore[union-attr]  # noqa: SLF001
+            if session is not None and self._images.get(machine.broker_id) != session.image.revision:
+                self._check_leaders(machine)
         self.parked.check()
         if self._dirty:
             self._dirty = False

@@ -47,13 +47,15 @@ class ParkedDeletes:
             self._listened_s = self.now_s
         for machine in self._machines.values():
             broker = machine.broker
-            if broker is None or broker.replicas is None or not machine.is_running:
+            if broker is None or broker.replicas is None:
+                continue
+            queues = [queue for queue in (broker.replicas.deletes, broker.replicas.log_starts) if queue._purgatory._buckets]  # noqa: SLF001
+            if not (queues or listens) or not machine.is_running:  # This is looked at whenever time moves on.
                 continue
             if listens:
                 self._note_heard(machine.broker_id, broker)
-            for queue in (broker.replicas.deletes, broker.replicas.log_starts):
-                if len(queue):
-                    self._check_queue(machine, broker, queue, waiting)
+            for queue in queues:
+                self._check_queue(machine, broker, queue, waiting)
         self._ended = waiting
 
     def live_since(self, leader: BrokerId, topic: TopicImage, number: int, moment_s: float) -> Iterator[tuple[BrokerId, str]]:
