@@ -8,7 +8,7 @@
 
 `BlockingAdminClient` has the same methods without `await`. A call about several things gives a result for each, a value or an `AdminError`:
 
-    delete_records({partition: offset | -1 | Timestamp | Committed}, leader_only=, timeout_ms=, topic_ids=)
+    delete_records({partition: offset | -1 | Timestamp | Committed}, leader_only=, timeout=, topic_ids=)
                                              -> {partition: DeletedRecords | DeleteRecordsError}
     resolve_delete_targets({partition: ...}) -> {partition: offset | DeleteRecordsError}          nothing is deleted
     list_offsets({partition: OffsetSpec | Timestamp}, read_committed=) -> {partition: ListedOffset | AdminError}

@@ -39,9 +39,9 @@ class BlockingAdminClient:
     RuntimeError. Settings can be pickled, clients can't.
     """
 
-    def __init__(self, settings: str | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
+    def __init__(self, bootstrap_servers: str | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
         """As `AdminClient`. Errors: SettingsError."""
-        self._admin = AdminClient(settings, ports)
+        self._admin = AdminClient(bootstrap_servers, ports)
         self._thread = LoopThread("lowtide-admin")
 
     def __enter__(self) -> Self:

@@ -21,6 +21,7 @@ from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets
 from lowtide.admin.groups import GroupDescription, ListedGroups
 from lowtide.admin.log_dirs import LogDir
 from lowtide.admin.offsets import ListedOffset, Place
+from lowtide.admin.patience import Deadline
 from lowtide.admin.records import FETCH_BYTES, FetchedRecords
 from lowtide.admin.settings import ClientSettings
 from lowtide.admin.topics import CreatedTopic, NewTopic
@@ -41,21 +42,20 @@ class AdminClient:
     by side on one loop; an object belongs to the loop on which it was first used. `BlockingAdminClient` has the same methods for code
     that isn't asynchronous.
 
-    **Times and retries.** `timeout_ms` bounds a call with all that it needs: connecting, looking up, attempts, pauses between them. Without
-    it `default.api.timeout.ms` does, a minute. What Kafka calls retriable is tried again until then.
+    **Times and retries.** `timeout`, in seconds, bounds a call with all that it needs: connecting, looking up, attempts, pauses between
+    them. Without it `default.api.timeout.ms` does, a minute. What Kafka calls retriable is tried again until then.
 
     **Errors.** A call about several partitions, topics or groups returns a result for each, which is a value or an `AdminError`; it isn't
     raised, so that what worked isn't lost. Raised are errors of the whole call: `AuthenticationFailedError`, `DeadlineExceededError` when
     no broker was reached at all, `UnsupportedVersionError`, `BrokerAnsweredError`, and ValueError for arguments that can't be meant.
     """
 
-    def __init__(self, settings: str | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
-        """Settings, or properties by the names of Kafka's clients, or only the bootstrap servers. `ports` is for tests.
+    def __init__(self, bootstrap_servers: str | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
+        """Bootstrap servers, or properties by the names of Kafka's clients with these among them, or settings. `ports` is for tests.
 
         Errors: SettingsError.
         """
-        if isinstance(settings, str):
-            settings = {"bootstrap.servers": settings}
+        settings = {"bootstrap.servers": bootstrap_servers} if isinstance(bootstrap_servers, str) else bootstrap_servers
         self.settings = settings if isinstance(settings, ClientSettings) else ClientSettings.of(settings)
         if self.settings.unused_keys:
             _LOG.warning("these settings mean nothing to this client: %s", ", ".join(self.settings.unused_keys))
@@ -71,13 +71,20 @@ class AdminClient:
         """Close all connections. Calls that are under way fail."""
         await self._cluster.close()
 
+    def _deadline(self, timeout: float | None) -> Deadline:
+        """By when a call has to end that begins now and was given so many seconds. Errors: ValueError."""
+        if timeout is not None and not timeout > 0:
+            message = f"a timeout of {timeout} seconds leaves no time for anything"
+            raise ValueError(message)
+        return self._cluster.deadline(None if timeout is None else max(round(timeout * 1000), 1))
+
     # ------------------------------------------------------------------ records
     async def delete_records(
         self,
         targets: Mapping[TopicPartition, DeleteTarget],
         *,
         leader_only: bool = False,
-        timeout_ms: int | None = None,
+        timeout: float | None = None,
         topic_ids: Mapping[str, TopicId] | None = None,
     ) -> dict[TopicPartition, DeleteResult]:
         """Delete the records below an offset of each partition: `{TopicPartition("t", 0): 42}`.
@@ -98,20 +105,20 @@ class AdminClient:
         `DeleteRecordsError` with the stage that failed and, when the time ended, whether the leader had deleted.
         Errors: ValueError for targets that can't be meant, before anything is sent; those of the class.
         """
-        deadline = self._cluster.deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         return await delete_records(self._cluster, targets, deadline, leader_only=leader_only, topic_ids=topic_ids)
 
     async def resolve_delete_targets(
-        self, targets: Mapping[TopicPartition, DeleteTarget], *, timeout_ms: int | None = None
+        self, targets: Mapping[TopicPartition, DeleteTarget], *, timeout: float | None = None
     ) -> dict[TopicPartition, Offset | DeleteRecordsError]:
         """The offsets to which `delete_records` would delete now. Nothing is deleted: for a rehearsal, or to repeat a delete exactly."""
-        return await resolve_targets(self._cluster, targets, self._cluster.deadline(timeout_ms))
+        return await resolve_targets(self._cluster, targets, self._deadline(timeout))
 
     async def list_offsets(
-        self, places: Mapping[TopicPartition, Place], *, read_committed: bool = False, timeout_ms: int | None = None
+        self, places: Mapping[TopicPartition, Place], *, read_committed: bool = False, timeout: float | None = None
     ) -> dict[TopicPartition, ListedOffset | AdminError]:
         """The offset at a place of each partition: an `OffsetSpec`, or a `Timestamp` for the first record that isn't older."""
-        return await offsets.list_offsets(self._cluster, places, self._cluster.deadline(timeout_ms), read_committed=read_committed)
+        return await offsets.list_offsets(self._cluster, places, self._deadline(timeout), read_committed=read_committed)
 
     async def fetch_records(
         self,
@@ -121,28 +128,28 @@ class AdminClient:
         max_bytes: int = FETCH_BYTES,
         wait_ms: int = 0,
         read_committed: bool = False,
-        timeout_ms: int | None = None,
+        timeout: float | None = None,
     ) -> FetchedRecords:
         """Batches from `offset` on, about `max_bytes` of them, waiting up to `wait_ms` for any: to look at, `protocol.records` reads them.
 
         Errors: BrokerAnsweredError (OFFSET_OUT_OF_RANGE for one), DeadlineExceededError.
         """
-        deadline = self._cluster.deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         return await records.fetch_records(
             self._cluster, partition, offset, deadline, max_bytes=max_bytes, wait_ms=wait_ms, read_committed=read_committed
         )
 
     # ------------------------------------------------------------------ topics
     async def create_topics(
-        self, new_topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_ms: int | None = None
+        self, new_topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
     ) -> dict[str, CreatedTopic | AdminError]:
         """Make topics, or with `validate_only` find out whether they could be made."""
-        deadline = self._cluster.deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         return await topics.create_topics(self._cluster, new_topics, deadline, validate_only=validate_only)
 
-    async def delete_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, AdminError | None]:
+    async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> dict[str, AdminError | None]:
         """Delete topics with all their records; None means done."""
-        return await topics.delete_topics(self._cluster, names, self._cluster.deadline(timeout_ms))
+        return await topics.delete_topics(self._cluster, names, self._deadline(timeout))
 
     async def create_partitions(
         self,
@@ -150,21 +157,21 @@ class AdminClient:
         *,
         assignments: Mapping[str, Iterable[tuple[BrokerId, ...]]] | None = None,
         validate_only: bool = False,
-        timeout_ms: int | None = None,
+        timeout: float | None = None,
     ) -> dict[str, AdminError | None]:
         """Let topics have so many partitions in all; `assignments` has the brokers of each new one's replicas."""
-        deadline = self._cluster.deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         return await topics.create_partitions(self._cluster, counts, deadline, assignments=assignments, validate_only=validate_only)
 
-    async def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> dict[str, TopicDescription]:
+    async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, TopicDescription]:
         """All topics that may be seen, with their partitions, leaders and ids."""
-        found = await topics.describe_topics(self._cluster, None, self._cluster.deadline(timeout_ms))
+        found = await topics.describe_topics(self._cluster, None, self._deadline(timeout))
         described = {name: topic for name, topic in found.items() if isinstance(topic, TopicDescription)}
         return {name: topic for name, topic in described.items() if include_internal or not topic.is_internal}
 
-    async def describe_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, TopicDescription | AdminError]:
+    async def describe_topics(self, names: Iterable[str], *, timeout: float | None = None) -> dict[str, TopicDescription | AdminError]:
         """Topics with their partitions, leaders and ids."""
-        return await topics.describe_topics(self._cluster, names, self._cluster.deadline(timeout_ms))
+        return await topics.describe_topics(self._cluster, names, self._deadline(timeout))
 
     # ------------------------------------------------------------------ configurations
     async def describe_configs(
@@ -174,10 +181,10 @@ class AdminClient:
         keys: Iterable[str] | None = None,
         synonyms: bool = False,
         documentation: bool = False,
-        timeout_ms: int | None = None,
+        timeout: float | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry] | AdminError]:
         """The keys of each resource (all, or those in `keys`) with their values and where these come from."""
-        deadline = self._cluster.deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         return await configs.describe_configs(self._cluster, resources, deadline, keys=keys, synonyms=synonyms, documentation=documentation)
 
     async def alter_configs(
@@ -185,42 +192,42 @@ class AdminClient:
         changes: Mapping[ConfigResource, Iterable[ConfigChange]],
         *,
         validate_only: bool = False,
-        timeout_ms: int | None = None,
+        timeout: float | None = None,
     ) -> dict[ConfigResource, AdminError | None]:
         """Change keys, and leave the others as they are (KIP-339). All changes of a resource are made, or none."""
-        return await configs.alter_configs(self._cluster, changes, self._cluster.deadline(timeout_ms), validate_only=validate_only)
+        return await configs.alter_configs(self._cluster, changes, self._deadline(timeout), validate_only=validate_only)
 
     # ------------------------------------------------------------------ the cluster
-    async def describe_cluster(self, *, include_fenced: bool = False, timeout_ms: int | None = None) -> ClusterDescription:
+    async def describe_cluster(self, *, include_fenced: bool = False, timeout: float | None = None) -> ClusterDescription:
         """The cluster's id, its controller and its brokers; with `include_fenced` also those that may not lead (Kafka 4.0, KIP-1073)."""
-        return await cluster_description.describe_cluster(self._cluster, self._cluster.deadline(timeout_ms), include_fenced=include_fenced)
+        return await cluster_description.describe_cluster(self._cluster, self._deadline(timeout), include_fenced=include_fenced)
 
-    async def describe_features(self, *, timeout_ms: int | None = None) -> dict[str, Feature]:
+    async def describe_features(self, *, timeout: float | None = None) -> dict[str, Feature]:
         """The features that a broker knows, and the level at which the cluster uses each (KIP-584)."""
-        return await cluster_description.describe_features(self._cluster, self._cluster.deadline(timeout_ms))
+        return await cluster_description.describe_features(self._cluster, self._deadline(timeout))
 
     async def describe_log_dirs(
         self,
         brokers: Collection[BrokerId] | None = None,
         *,
         partitions: Collection[TopicPartition] | None = None,
-        timeout_ms: int | None = None,
+        timeout: float | None = None,
     ) -> dict[BrokerId, dict[str, LogDir] | AdminError]:
         """The log directories of brokers (all that can be reached) by path, and the replicas in them (all, or of `partitions`)."""
-        return await log_dirs.describe_log_dirs(self._cluster, brokers, partitions, self._cluster.deadline(timeout_ms))
+        return await log_dirs.describe_log_dirs(self._cluster, brokers, partitions, self._deadline(timeout))
 
     # ------------------------------------------------------------------ groups
-    async def list_groups(self, *, states: Iterable[str] = (), kinds: Iterable[str] = (), timeout_ms: int | None = None) -> ListedGroups:
+    async def list_groups(self, *, states: Iterable[str] = (), kinds: Iterable[str] = (), timeout: float | None = None) -> ListedGroups:
         """All groups, or those in one of these states (`Stable`, ...) and of these kinds (`classic`, `consumer`)."""
-        return await groups.list_groups(self._cluster, self._cluster.deadline(timeout_ms), states=states, kinds=kinds)
+        return await groups.list_groups(self._cluster, self._deadline(timeout), states=states, kinds=kinds)
 
-    async def describe_groups(self, group_ids: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, GroupDescription | AdminError]:
+    async def describe_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription | AdminError]:
         """Groups with their members and what these read; GROUP_ID_NOT_FOUND for one that isn't there."""
-        return await groups.describe_groups(self._cluster, group_ids, self._cluster.deadline(timeout_ms))
+        return await groups.describe_groups(self._cluster, group_ids, self._deadline(timeout))
 
-    async def delete_groups(self, group_ids: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, AdminError | None]:
+    async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, AdminError | None]:
         """Delete groups without members, and what they have committed; NON_EMPTY_GROUP while there are members."""
-        return await groups.delete_groups(self._cluster, group_ids, self._cluster.deadline(timeout_ms))
+        return await groups.delete_groups(self._cluster, group_ids, self._deadline(timeout))
 
     # ------------------------------------------------------------------ offsets of groups
     async def list_group_offsets(
@@ -228,25 +235,25 @@ class AdminClient:
         group_ids: Iterable[str] | Mapping[str, Collection[TopicPartition] | None],
         *,
         require_stable: bool = False,
-        timeout_ms: int | None = None,
+        timeout: float | None = None,
     ) -> dict[str, GroupOffsets | AdminError]:
         """What groups have committed: of all partitions, or of those given for a group. A partition without a commit isn't in it.
 
         `require_stable` waits for transactions that are about to commit offsets (KIP-447).
         """
         asked = group_ids if isinstance(group_ids, Mapping) else dict.fromkeys(group_ids)
-        deadline = self._cluster.deadline(timeout_ms)
+        deadline = self._deadline(timeout)
         return await group_offsets.list_group_offsets(self._cluster, asked, deadline, require_stable=require_stable)
 
     async def alter_group_offsets(
-        self, group: str, committed: Mapping[TopicPartition, CommittedOffset | Offset], *, timeout_ms: int | None = None
+        self, group: str, committed: Mapping[TopicPartition, CommittedOffset | Offset], *, timeout: float | None = None
     ) -> dict[TopicPartition, AdminError | None]:
         """Commit offsets in the name of a group that has no members; None means done. With members it is UNKNOWN_MEMBER_ID."""
         given = {key: CommittedOffset(offset=value) if isinstance(value, int) else value for key, value in committed.items()}
-        return await group_offsets.alter_group_offsets(self._cluster, group, given, self._cluster.deadline(timeout_ms))
+        return await group_offsets.alter_group_offsets(self._cluster, group, given, self._deadline(timeout))
 
     async def delete_group_offsets(
-        self, group: str, partitions: Collection[TopicPartition], *, timeout_ms: int | None = None
+        self, group: str, partitions: Collection[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, AdminError | None]:
         """Forget what a group has committed for partitions; GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
-        return await group_offsets.delete_group_offsets(self._cluster, group, partitions, self._cluster.deadline(timeout_ms))
+        return await group_offsets.delete_group_offsets(self._cluster, group, partitions, self._deadline(timeout))

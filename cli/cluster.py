@@ -35,11 +35,11 @@ async def status(call: NetworkCall) -> ExitCode:
     The exit code is 1 if a partition has no leader or lacks a replica, or a broker is fenced: what is being moved is no failure.
     """
     described = await _described(call.client, call.timeout_ms)
-    topics = await call.client.list_topics(include_internal=True, timeout_ms=call.timeout_ms)
+    topics = await call.client.list_topics(include_internal=True, timeout=call.timeout_ms / 1000)
     leaderless = _those(topics, lambda each: each.leader is None)
     behind = _those(topics, lambda each: len(each.isr) < len(each.replicas))
     moves = await _moves(call.client, call.timeout_ms)
-    features = await call.client.describe_features(timeout_ms=call.timeout_ms)
+    features = await call.client.describe_features(timeout=call.timeout_ms / 1000)
     levels = {name: feature.finalized_level or None for name, feature in sorted(features.items())}
     if call.output is Output.JSON:
         print_json(_value(described, topics, leaderless, behind) | {"reassignments": moves, "features": levels})
@@ -63,9 +63,9 @@ async def status(call: NetworkCall) -> ExitCode:
 async def _described(client: AdminClient, timeout_ms: int) -> ClusterDescription:
     """With fenced brokers, where the cluster knows that question."""
     try:
-        return await client.describe_cluster(include_fenced=True, timeout_ms=timeout_ms)
+        return await client.describe_cluster(include_fenced=True, timeout=timeout_ms / 1000)
     except UnsupportedVersionError:
-        return await client.describe_cluster(timeout_ms=timeout_ms)
+        return await client.describe_cluster(timeout=timeout_ms / 1000)
 
 
 async def _moves(client: AdminClient, timeout_ms: int) -> list[dict[str, Any]] | None:

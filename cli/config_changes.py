@@ -40,5 +40,7 @@ async def alter(
 ) -> ExitCode:
     """Change the same of each resource, and say what became of it."""
     changes = changes_of(settings, unset)
-    outcomes = await call.client.alter_configs(dict.fromkeys(resources, changes), validate_only=validate_only, timeout_ms=call.timeout_ms)
+    outcomes = await call.client.alter_configs(
+        dict.fromkeys(resources, changes), validate_only=validate_only, timeout=call.timeout_ms / 1000
+    )
     return report_each(outcomes, call.output, done="could be changed" if validate_only else "changed")

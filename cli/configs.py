@@ -60,7 +60,7 @@ async def describe(
 ) -> ExitCode:
     """Say what is set, and where it was."""
     resources = resources_of(topic, broker, group)
-    described = await call.client.describe_configs(resources, timeout_ms=call.timeout_ms)
+    described = await call.client.describe_configs(resources, timeout=call.timeout_ms / 1000)
     values: list[dict[str, Any]] = []
     for resource, found in described.items():
         entries = [] if isinstance(found, AdminError) else [entry for entry in found.values() if every or not entry.is_default]

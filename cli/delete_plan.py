@@ -127,9 +127,9 @@ async def make_plan(
     client: AdminClient, targets: Mapping[TopicPartition, DeleteTarget], view: ClusterView, timeout_ms: int, *, with_bytes: bool
 ) -> Plan:
     """Looks up what is asked for. Nothing is deleted. Errors: AdminError where it concerns all."""
-    resolved = await client.resolve_delete_targets(targets, timeout_ms=timeout_ms)
-    starts = await client.list_offsets(dict.fromkeys(targets, OffsetSpec.EARLIEST), timeout_ms=timeout_ms)
-    ends = await client.list_offsets(dict.fromkeys(targets, OffsetSpec.LATEST), timeout_ms=timeout_ms)
+    resolved = await client.resolve_delete_targets(targets, timeout=timeout_ms / 1000)
+    starts = await client.list_offsets(dict.fromkeys(targets, OffsetSpec.EARLIEST), timeout=timeout_ms / 1000)
+    ends = await client.list_offsets(dict.fromkeys(targets, OffsetSpec.LATEST), timeout=timeout_ms / 1000)
     sizes = await leader_sizes(client, view, targets, timeout_ms) if with_bytes else {}
     deletes = [_planned(partition, resolved[partition], starts[partition], ends[partition], sizes.get(partition)) for partition in targets]
     topic_ids = {topic: topic_id for topic in {each.topic for each in targets} if (topic_id := view.topic_id(topic)) is not None}

@@ -55,7 +55,7 @@ async def explain(call: NetworkCall, topic: Annotated[str, typer.Argument(metava
 
 async def explained(client: AdminClient, topic: str, timeout_ms: int) -> Explanation:
     """Ask the leaders of a topic. Errors: CommandError, AdminError."""
-    described = (await client.describe_topics([topic], timeout_ms=timeout_ms))[topic]
+    described = (await client.describe_topics([topic], timeout=timeout_ms / 1000))[topic]
     if not isinstance(described, TopicDescription):
         unknown = isinstance(described, BrokerAnsweredError) and described.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise misused(f"there is no topic {topic}.") if unknown else CommandError(f"{described}.")

@@ -37,7 +37,7 @@ async def find_lags(client: AdminClient, groups: Sequence[str], timeout_ms: int)
     """For each group its partitions in order, and what couldn't be told. Errors: AdminError."""
     if not groups:
         return {}, {}
-    told = await client.list_group_offsets(groups, timeout_ms=timeout_ms)
+    told = await client.list_group_offsets(groups, timeout=timeout_ms / 1000)
     failed: dict[Any, AdminError] = {name: each for name, each in told.items() if isinstance(each, AdminError)}
     committed: dict[str, dict[TopicPartition, Offset]] = {}
     for name, each in told.items():
@@ -59,8 +59,8 @@ async def ends_of(
     client: AdminClient, partitions: Sequence[TopicPartition], timeout_ms: int
 ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, Offset]]:
     """Where partitions start and end, of those whose leaders tell."""
-    starts = await client.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), timeout_ms=timeout_ms)
-    ends = await client.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), timeout_ms=timeout_ms)
+    starts = await client.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), timeout=timeout_ms / 1000)
+    ends = await client.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), timeout=timeout_ms / 1000)
     return (
         {key: each.offset for key, each in starts.items() if isinstance(each, ListedOffset)},
         {key: each.offset for key, each in ends.items() if isinstance(each, ListedOffset)},

@@ -59,7 +59,7 @@ class PlannedReset:
 
 async def plan_reset(client: AdminClient, group: str, topics: Iterable[str], wanted: Wanted, timeout_ms: int) -> list[PlannedReset]:
     """Look up where to. Errors: CommandError, AdminError."""
-    told = (await client.list_group_offsets([group], timeout_ms=timeout_ms))[group]
+    told = (await client.list_group_offsets([group], timeout=timeout_ms / 1000))[group]
     if isinstance(told, AdminError):
         raise told
     committed = {key: each.offset for key, each in told.items() if isinstance(each, CommittedOffset)}
@@ -79,7 +79,7 @@ async def plan_reset(client: AdminClient, group: str, topics: Iterable[str], wan
     starts, ends = await ends_of(client, partitions, timeout_ms)
     times: Mapping[TopicPartition, Any] = {}
     if wanted.time_ms is not None:
-        times = await client.list_offsets(dict.fromkeys(partitions, Timestamp(wanted.time_ms)), timeout_ms=timeout_ms)
+        times = await client.list_offsets(dict.fromkeys(partitions, Timestamp(wanted.time_ms)), timeout=timeout_ms / 1000)
     return [new_offset(key, committed.get(key), wanted, (starts.get(key), ends.get(key)), times.get(key)) for key in partitions]
 
 

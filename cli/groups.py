@@ -34,7 +34,7 @@ async def list_groups(
     kind: Annotated[list[str] | None, typer.Option("--kind", metavar="KIND", help="classic or consumer (KIP-848)")] = None,
 ) -> ExitCode:
     """List the groups of all brokers."""
-    listed = await call.client.list_groups(states=state or (), kinds=kind or (), timeout_ms=call.timeout_ms)
+    listed = await call.client.list_groups(states=state or (), kinds=kind or (), timeout=call.timeout_ms / 1000)
     if call.output is Output.JSON:
         rows = [
             {
@@ -62,7 +62,7 @@ async def describe(
     members: Annotated[bool, typer.Option("--members", "-m", help="and what each member reads")] = False,
 ) -> ExitCode:
     """Say what groups have committed, and how many records they are behind; records that are deleted aren't counted."""
-    described = await call.client.describe_groups(groups, timeout_ms=call.timeout_ms)
+    described = await call.client.describe_groups(groups, timeout=call.timeout_ms / 1000)
     found = {name: each for name, each in described.items() if isinstance(each, GroupDescription)}
     lags, failed = await find_lags(call.client, list(found), call.timeout_ms)
     values = []
@@ -87,7 +87,7 @@ async def describe(
 @network
 async def offsets(call: NetworkCall, groups: Groups) -> ExitCode:
     """Say what groups have committed, as it is; works for groups that the cluster doesn't list, too."""
-    told = await call.client.list_group_offsets(groups, timeout_ms=call.timeout_ms)
+    told = await call.client.list_group_offsets(groups, timeout=call.timeout_ms / 1000)
     values: list[dict[str, Any]] = []
     failed: dict[Any, AdminError | None] = {}
     for name, committed in told.items():
@@ -132,7 +132,7 @@ async def reset(
         return ExitCode.FAILED if len(new) < len(planned) or not planned else ExitCode.DONE
     if not yes:
         confirm(f"Set {plural(len(new), 'offset')} of group {printable(group)}?", reset_rows(planned, {}))
-    outcomes = await call.client.alter_group_offsets(group, dict(new), timeout_ms=call.timeout_ms)
+    outcomes = await call.client.alter_group_offsets(group, dict(new), timeout=call.timeout_ms / 1000)
     _print_reset(call.output, planned, outcomes, dry_run=False)
     failed = len(new) < len(planned) or any(error is not None for error in outcomes.values())
     return ExitCode.FAILED if failed else ExitCode.DONE
@@ -151,7 +151,7 @@ async def delete(
         raise misused("a group has a name.")
     if not yes:
         confirm(f"Delete {plural(len(groups), 'group')} with all they have committed: {printable(', '.join(groups))}?")
-    return report_each(await call.client.delete_groups(groups, timeout_ms=call.timeout_ms), call.output, done="deleted")
+    return report_each(await call.client.delete_groups(groups, timeout=call.timeout_ms / 1000), call.output, done="deleted")
 
 
 def _print_reset(output: Output, planned: Any, outcomes: Mapping[TopicPartition, AdminError | None], *, dry_run: bool) -> None:

@@ -88,7 +88,9 @@ async def delete(
         return ExitCode.FAILED
     if not yes:
         confirm(f"Delete {in_words(target)}: {summary(plan)}?", None if call.output is Output.JSON else (PLAN_COLUMNS, plan_rows(plan)))
-    results = await call.client.delete_records(plan.offsets, leader_only=leader_only, timeout_ms=call.timeout_ms, topic_ids=plan.topic_ids)
+    results = await call.client.delete_records(
+        plan.offsets, leader_only=leader_only, timeout=call.timeout_ms / 1000, topic_ids=plan.topic_ids
+    )
     _print_results(call, plan, results, leader_only=leader_only)
     return _code(plan, results)
 

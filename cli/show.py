@@ -70,7 +70,7 @@ async def show(
     shown = 0
     offset = start
     while offset < stop and shown < count:
-        fetched = await call.client.fetch_records(key, offset, read_committed=read_committed, timeout_ms=call.timeout_ms)
+        fetched = await call.client.fetch_records(key, offset, read_committed=read_committed, timeout=call.timeout_ms / 1000)
         rows, following = readable(fetched, offset, wanted)
         for row in rows[: count - shown]:
             _print(call.output, row, wanted)
@@ -95,12 +95,12 @@ async def _place(call: NetworkCall, partition: TopicPartition, text: str | None,
                 place = Timestamp(parse_time(text))
         except ValueError as error:
             raise misused(f"{error}.") from None
-    found = (await call.client.list_offsets({partition: place}, timeout_ms=call.timeout_ms))[partition]
+    found = (await call.client.list_offsets({partition: place}, timeout=call.timeout_ms / 1000))[partition]
     if isinstance(found, AdminError):
         raise CommandError(f"{found}.")
     if found.offset >= 0:
         return found.offset
-    end = (await call.client.list_offsets({partition: OffsetSpec.LATEST}, timeout_ms=call.timeout_ms))[partition]
+    end = (await call.client.list_offsets({partition: OffsetSpec.LATEST}, timeout=call.timeout_ms / 1000))[partition]
     if not isinstance(end, ListedOffset):
         raise CommandError(f"{end}.")
     return end.offset

@@ -198,7 +198,7 @@ async def _delete(
 ) -> dict[TopicPartition, str | None]:
     """What becomes of some partitions: None is done."""
     topic_ids = {topic: topic_id for topic in {each.topic for each in offsets} if (topic_id := swept.topic_ids.get(topic)) is not None}
-    results = await client.delete_records(offsets, leader_only=leader_only, timeout_ms=timeout_ms, topic_ids=topic_ids)
+    results = await client.delete_records(offsets, leader_only=leader_only, timeout=timeout_ms / 1000, topic_ids=topic_ids)
     return {
         partition: None if isinstance(result, DeletedRecords) else str(result).removeprefix(f"{partition}: ")
         for partition, result in results.items()

@@ -36,7 +36,7 @@ async def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="those of coordinators, too")] = False,
 ) -> ExitCode:
     """List the topics, with their partitions and replicas."""
-    known = await call.client.list_topics(include_internal=internal, timeout_ms=call.timeout_ms)
+    known = await call.client.list_topics(include_internal=internal, timeout=call.timeout_ms / 1000)
     names = fitting(patterns or ["*"], known)
     if call.output is Output.JSON:
         print_json({"topics": [_value(known[name]) for name in names]})
@@ -50,10 +50,10 @@ async def list_topics(
 @network
 async def describe(call: NetworkCall, topics: Topics) -> ExitCode:
     """Say where the partitions of topics are, who leads them, and what is set for the topics."""
-    described = await call.client.describe_topics(topics, timeout_ms=call.timeout_ms)
+    described = await call.client.describe_topics(topics, timeout=call.timeout_ms / 1000)
     found = {name: topic for name, topic in described.items() if isinstance(topic, TopicDescription)}
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
-    configs = await call.client.describe_configs(resources, timeout_ms=call.timeout_ms)
+    configs = await call.client.describe_configs(resources, timeout=call.timeout_ms / 1000)
     settings: dict[str, dict[str, str | None]] = {}
     for resource, entries in configs.items():
         if not isinstance(entries, AdminError):
@@ -91,7 +91,7 @@ async def create(
         NewTopic(name=name, partitions=partitions or BROKERS_DEFAULT, replication_factor=replicas or BROKERS_DEFAULT, configs=settings)
         for name in dict.fromkeys(topics)
     ]
-    made = await call.client.create_topics(wanted, validate_only=validate_only, timeout_ms=call.timeout_ms)
+    made = await call.client.create_topics(wanted, validate_only=validate_only, timeout=call.timeout_ms / 1000)
     outcomes = {name: _unless(each, "TOPIC_ALREADY_EXISTS" if if_not_exists else None) for name, each in made.items()}
     said = {name: _created(each) for name, each in made.items() if isinstance(each, CreatedTopic)}
     return report_each(outcomes, call.output, done="could be made" if validate_only else "made", more=said)
@@ -107,7 +107,7 @@ async def partitions(
     validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
 ) -> ExitCode:
     """Give a topic more partitions. Keys are spread over all of them from then on."""
-    outcomes = await call.client.create_partitions({topic: count}, validate_only=validate_only, timeout_ms=call.timeout_ms)
+    outcomes = await call.client.create_partitions({topic: count}, validate_only=validate_only, timeout=call.timeout_ms / 1000)
     return report_each(outcomes, call.output, done=f"{'could have' if validate_only else 'has'} {plural(count, 'partition')}")
 
 
@@ -140,7 +140,7 @@ async def delete(
     """Delete topics with all their records."""
     if not yes:
         confirm(f"Delete {plural(len(topics), 'topic')} with all records: {', '.join(topics)}?")
-    outcomes = await call.client.delete_topics(topics, timeout_ms=call.timeout_ms)
+    outcomes = await call.client.delete_topics(topics, timeout=call.timeout_ms / 1000)
     passed = "UNKNOWN_TOPIC_OR_PARTITION" if if_exists else None
     return report_each({name: _unless(each, passed) for name, each in outcomes.items()}, call.output, done="deleted")
 

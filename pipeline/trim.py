@@ -39,16 +39,16 @@ class Admin(Protocol):
         targets: Mapping[TopicPartition, Offset],
         *,
         leader_only: bool = ...,
-        timeout_ms: int | None = ...,
+        timeout: float | None = ...,
         topic_ids: Mapping[str, TopicId] | None = ...,
     ) -> Mapping[TopicPartition, DeletedRecords | DeleteRecordsError]: ...
 
-    def list_offsets(self, places: Mapping[TopicPartition, Any], *, timeout_ms: int | None = ...) -> Mapping[TopicPartition, Any]: ...
+    def list_offsets(self, places: Mapping[TopicPartition, Any], *, timeout: float | None = ...) -> Mapping[TopicPartition, Any]: ...
 
-    def list_group_offsets(self, groups: Any, *, timeout_ms: int | None = ...) -> Mapping[str, Any]: ...
+    def list_group_offsets(self, groups: Any, *, timeout: float | None = ...) -> Mapping[str, Any]: ...
 
     def alter_group_offsets(
-        self, group: str, committed: Mapping[TopicPartition, Any], *, timeout_ms: int | None = ...
+        self, group: str, committed: Mapping[TopicPartition, Any], *, timeout: float | None = ...
     ) -> Mapping[Any, Any]: ...
 
     def close(self) -> None: ...
@@ -154,7 +154,7 @@ class Trimmer:
         changed = {partition: offset for partition, offset in positions.items() if self._published.get(partition) != offset}
         if not changed:
             return
-        for partition, error in admin.alter_group_offsets(group, changed, timeout_ms=self._options.timeout_ms).items():
+        for partition, error in admin.alter_group_offsets(group, changed, timeout=self._options.timeout_ms / 1000).items():
             if error is None:
                 self._published[partition] = changed[partition]
             else:
@@ -165,7 +165,9 @@ class Trimmer:
         if not wanted:
             return
         ids = self._meant(consumed, {partition.topic for partition in wanted})
-        results = admin.delete_records(wanted, leader_only=self._options.leader_only, timeout_ms=self._options.timeout_ms, topic_ids=ids)
+        results = admin.delete_records(
+            wanted, leader_only=self._options.leader_only, timeout=self._options.timeout_ms / 1000, topic_ids=ids
+        )
         deleted = 0
         for partition, result in results.items():
             if isinstance(result, DeletedRecords):
@@ -198,7 +200,7 @@ class Trimmer:
     def _older(self, admin: Admin, wanted: Positions) -> Positions:
         """Not beyond the first record that is younger than the lag."""
         moment = Timestamp(self._clock.wall_ms() - self._options.lag_ms)
-        answers = admin.list_offsets(dict.fromkeys(wanted, moment), timeout_ms=self._options.timeout_ms)
+        answers = admin.list_offsets(dict.fromkeys(wanted, moment), timeout=self._options.timeout_ms / 1000)
         older: Positions = {}
         for partition, offset in wanted.items():
             answer = answers.get(partition)
@@ -211,7 +213,7 @@ class Trimmer:
     def _consumed_by_groups(self, admin: Admin, wanted: Positions) -> Positions:
         """Not beyond what any of the groups has committed; nothing where one has committed nothing."""
         asked = dict.fromkeys(self._options.groups, tuple(wanted))
-        answers = admin.list_group_offsets(asked, timeout_ms=self._options.timeout_ms)
+        answers = admin.list_group_offsets(asked, timeout=self._options.timeout_ms / 1000)
         for group in self._options.groups:
             answer = answers.get(group)
             if answer is None or isinstance(answer, AdminError):

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["AdminClient", "BlockingAdminClient", "LowtideCluster", "TopicPartition", "__version__"]
+__all__ = [
+    "AdminClient",
+    "BlockingAdminClient",
+    "Committed",
+    "DeletedRecords",
+    "LowtideCluster",
+    "Timestamp",
+    "TopicPartition",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -14,7 +23,7 @@ def __getattr__(name: str) -> Any:
         from lowtide.testing.cluster import LowtideCluster
 
         return LowtideCluster
-    if name in ("AdminClient", "BlockingAdminClient", "TopicPartition"):
+    if name in __all__:
         from lowtide import admin
 
         return getattr(admin, name)

@@ -64,7 +64,7 @@ async def test_a_delete_while_the_cluster_is_in_trouble(cluster: ClusterProcesse
         assert result.leader_log_start_offset == 2
         assert result.low_watermark <= 2
 
-        error = (await admin.delete_records({FIRST: 3}, timeout_ms=3000))[FIRST]
+        error = (await admin.delete_records({FIRST: 3}, timeout=3))[FIRST]
         assert isinstance(error, DeleteRecordsError)
         assert (error.stage, error.code, error.leader_done) == (DeleteStage.WAITING, ErrorCode.REQUEST_TIMED_OUT, True)
         assert error.facts.leader_log_start_offset == 3

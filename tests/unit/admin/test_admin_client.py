@@ -56,7 +56,7 @@ def test_a_cluster_that_cannot_be_reached_is_told_address_by_address():
         cluster.nodes[1].kill()
         async with cluster.client(bootstrap_servers="broker-1:9092,nowhere:1") as admin:
             with pytest.raises(DeadlineExceededError) as caught:
-                await admin.list_offsets(LATEST, timeout_ms=3000)
+                await admin.list_offsets(LATEST, timeout=3)
         said = str(caught.value)
         assert "within 3000 ms" in said
         assert "broker-1:9092: connection refused" in said
@@ -109,7 +109,7 @@ def test_what_is_not_the_protocol_ends_the_connection(answer: bytes):
         cluster.add_topic("t", 1)
         cluster.scripts[1, ApiKey.LIST_OFFSETS] = lambda *_: answer
         async with cluster.client() as admin:
-            error = (await admin.list_offsets(LATEST, timeout_ms=2000))[P0]
+            error = (await admin.list_offsets(LATEST, timeout=2))[P0]
         assert isinstance(error, DeadlineExceededError)
         assert "its answer can't be read" in str(error)
 
@@ -121,7 +121,7 @@ def test_a_broker_that_is_silent_is_given_up_after_the_time_of_a_request():
         cluster.add_topic("t", 2)
         cluster.scripts[2, ApiKey.LIST_OFFSETS] = lambda *_: NO_ANSWER
         async with cluster.client(request_timeout_ms=1000) as admin:
-            error = (await admin.list_offsets(LATEST, timeout_ms=4000))[P0]
+            error = (await admin.list_offsets(LATEST, timeout=4))[P0]
         assert "broker-2:9092: it did not answer within" in str(error)
         assert 2 <= cluster.count(ApiKey.LIST_OFFSETS, 2) <= 4
         assert cluster.clock.monotonic_ms() <= 4100
@@ -135,7 +135,7 @@ def test_attempts_rest_longer_each_time():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", -1)
         async with cluster.client() as admin:
-            error = (await admin.list_offsets(LATEST, timeout_ms=30_000))[P0]
+            error = (await admin.list_offsets(LATEST, timeout=30))[P0]
         assert "it has no leader" in str(error)
         asked = [asked.at_ms for asked in cluster.asked if asked.key == ApiKey.METADATA]
         assert len(asked) < 45
@@ -154,12 +154,12 @@ def test_a_silent_broker_does_not_keep_others_from_answering():
         async with cluster.client() as admin:
             waiting = asyncio.ensure_future(admin.delete_records({P0: 5}))
             await asyncio.sleep(1)
-            assert await admin.list_offsets(LATEST, timeout_ms=1000) == end_at(100)
+            assert await admin.list_offsets(LATEST, timeout=1) == end_at(100)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             del cluster.scripts[1, ApiKey.DELETE_RECORDS]
-            assert await admin.list_offsets(LATEST, timeout_ms=1000) == end_at(100)
+            assert await admin.list_offsets(LATEST, timeout=1) == end_at(100)
 
     simulated(test)
 
@@ -169,7 +169,7 @@ def test_closing_ends_what_is_under_way():
         cluster.add_topic("t", 1)
         cluster.scripts[None, ApiKey.METADATA] = lambda *_: NO_ANSWER
         admin = cluster.client()
-        waiting = asyncio.ensure_future(admin.list_offsets(LATEST, timeout_ms=5000))
+        waiting = asyncio.ensure_future(admin.list_offsets(LATEST, timeout=5))
         await asyncio.sleep(1)
         await admin.close()
         with pytest.raises(ClientClosedError):

@@ -287,7 +287,7 @@ def test_a_delete_whose_followers_are_slow_says_that_the_leader_has_done_it(vers
         cluster.partition("t").followers_start = 3
         async with cluster.client() as admin:
             begun = cluster.clock.monotonic_ms()
-            error = failure((await admin.delete_records({P0: 40}, timeout_ms=10_000))[P0])
+            error = failure((await admin.delete_records({P0: 40}, timeout=10))[P0])
             assert cluster.clock.monotonic_ms() - begun <= 10_000
         assert (error.stage, error.code, error.leader_done) == (DeleteStage.WAITING, ErrorCode.REQUEST_TIMED_OUT, True)
         assert error.facts[3:] == (3, 40)
@@ -312,7 +312,7 @@ def test_a_leader_that_never_answers(has_done: bool):
 
         cluster.scripts[1, ApiKey.DELETE_RECORDS] = silent
         async with cluster.client() as admin:
-            error = failure((await admin.delete_records({P0: 40}, timeout_ms=8000))[P0])
+            error = failure((await admin.delete_records({P0: 40}, timeout=8))[P0])
         assert error.stage is DeleteStage.WAITING
         assert error.leader_done is (True if has_done else None)
 
@@ -326,7 +326,7 @@ def test_a_leader_that_cannot_be_reached_has_done_nothing():
         cluster.add_topic("t", 2, 9)
         cluster.nodes[2].kill()
         async with cluster.client() as admin:
-            results = await admin.delete_records({P0: 40, P1: 40}, timeout_ms=5000)
+            results = await admin.delete_records({P0: 40, P1: 40}, timeout=5)
         dead, unknown = failure(results[P0]), failure(results[P1])
         assert (dead.stage, dead.leader_done) == (DeleteStage.SENDING, False)
         assert "connection refused" in str(dead)
@@ -392,7 +392,7 @@ def test_brokers_do_not_wait_for_each_other():
 
         cluster.scripts[2, ApiKey.DELETE_RECORDS] = refuses_once
         async with cluster.client() as admin:
-            results = await admin.delete_records({P0: 5, P1: 6}, timeout_ms=20_000)
+            results = await admin.delete_records({P0: 5, P1: 6}, timeout=20)
         assert results[P1] == DeletedRecords(6, 6)
         failure(results[P0])
         done = next(asked.at_ms for asked in cluster.asked if asked.broker_id == 3 and asked.key == ApiKey.DELETE_RECORDS)

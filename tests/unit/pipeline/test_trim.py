@@ -33,7 +33,7 @@ class Admin:
         self.published: list[tuple[str, dict]] = []
         self.is_closed = False
 
-    def delete_records(self, targets, *, leader_only=False, timeout_ms=None, topic_ids=None):
+    def delete_records(self, targets, *, leader_only=False, timeout=None, topic_ids=None):
         if self.error is not None:
             raise self.error
         self.deletes.append(dict(targets))
@@ -41,14 +41,14 @@ class Admin:
         self.leader_only.append(leader_only)
         return {one: self.failures.get(one, DeletedRecords(offset)) for one, offset in targets.items()}
 
-    def list_offsets(self, places, *, timeout_ms=None):
+    def list_offsets(self, places, *, timeout=None):
         self.moments += places.values()
         return {one: self.at_moment[one] for one in places}
 
-    def list_group_offsets(self, groups, *, timeout_ms=None):
+    def list_group_offsets(self, groups, *, timeout=None):
         return {group: self.groups[group] for group in groups}
 
-    def alter_group_offsets(self, group, committed, *, timeout_ms=None):
+    def alter_group_offsets(self, group, committed, *, timeout=None):
         self.published.append((group, dict(committed)))
         return dict.fromkeys(committed)
 
