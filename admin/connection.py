@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 IN_FLIGHT_MAX: Final = 1000
 """Requests that may wait for their answers on one connection."""
 
-_MAY_BE_TLS: Final = "it closed the connection without an answer: perhaps it expects another security.protocol there"
+_NEVER_ANSWERED: Final = "it closed the connection without an answer: perhaps it expects another security.protocol there"
 
 _NO_TLS: Final = "it doesn't speak TLS there: perhaps security.protocol is for another listener"
 
@@ -53,6 +53,8 @@ class Connection(asyncio.Protocol):
         self._client_id = client_id
         self._clock = clock
         self._session: Session | None = None
+        self._has_answered = False
+        """A request was answered that only those may send who are welcome."""
         self._usable_until_ms: int | None = None
         self._transport: asyncio.Transport | None = None
         self._received = FrameDecoder()
@@ -88,7 +90,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what waits."""
-        closed = _MAY_BE_TLS if self._session is None else "it closed the connection"
+        closed = "it closed the connection" if self._has_answered else _NEVER_ANSWERED
         self.close(f"the connection was lost ({exc})" if exc is not None else closed)
         self._transport = None
 
@@ -152,6 +154,7 @@ class Connection(asyncio.Protocol):
         check_correlation(waiting.correlation_id, correlation_id)
         self._waiting.popleft()
         self.used_at_ms = self._clock.monotonic_ms()
+        self._has_answered = self._session is not None
         if not waiting.future.done():
             waiting.future.set_result(answer)
 
