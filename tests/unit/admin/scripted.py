@@ -91,13 +91,15 @@ class ScriptedBroker(asyncio.Protocol):
         self.broker_id = broker_id
         self.received = bytearray()
         self.transport: Any = None
+        self.waits = False
+        """A request isn't answered yet: those behind it wait, as at a real broker."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.received += data
-        while len(self.received) >= 4:
+        while len(self.received) >= 4 and not self.waits:
             (size,) = struct.unpack_from(">i", self.received)
             if len(self.received) < 4 + size:
                 return
@@ -115,6 +117,7 @@ class ScriptedBroker(asyncio.Protocol):
         assert script is not None, key
         answer = script(self, message)
         if answer is NO_ANSWER:
+            self.waits = True
             return
         if answer is HANG_UP:
             self.transport.close()

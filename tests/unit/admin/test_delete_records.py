@@ -231,16 +231,17 @@ def test_a_topic_made_anew_while_the_offset_was_looked_up_is_left_alone():
         def anew(broker: ScriptedBroker, request: Any) -> Any:
             answer = cluster.list_offsets(broker.broker_id, request)
             old = cluster.topics["t"]
+            cluster.add_topic("t", 2, topic_id=OTHER_ID)
 
-            def stale(broker: ScriptedBroker, request: Any) -> Any:
+            def stale_once(broker: ScriptedBroker, request: Any) -> Any:
+                del cluster.scripts[None, ApiKey.METADATA]
                 new, cluster.topics["t"] = cluster.topics["t"], old
                 try:
                     return cluster.metadata(request)
                 finally:
                     cluster.topics["t"] = new
 
-            cluster.add_topic("t", 2, topic_id=OTHER_ID)
-            cluster.scripts[1, ApiKey.METADATA] = cluster.scripts[3, ApiKey.METADATA] = stale
+            cluster.scripts[None, ApiKey.METADATA] = stale_once
             return answer
 
         cluster.scripts[2, ApiKey.LIST_OFFSETS] = anew
