@@ -124,12 +124,23 @@ async def _resolve_unreached(
     resolved: Resolved,
     deadline: Deadline,
 ) -> None:
-    """Partitions without a record at or after their time: all of their records go, if none is newer indeed."""
+    """Partitions without a record at or after their time: all of their records go, if none is newer indeed.
+
+    The newest may be one that was deleted and is still on the disk: where all are deleted, there is no doubt, and nothing that could go.
+    """
     newest = await list_offsets(cluster, dict.fromkeys(partitions, OffsetSpec.MAX_TIMESTAMP), deadline)
+    doubtful: dict[TopicPartition, ListedOffset] = {}
     for partition, found in newest.items():
         if isinstance(found, AdminError):
             resolved.fail(partition, found)
         elif found.timestamp_ms < times[partition].ms:
+            resolved[partition] = latest[partition]
+        else:
+            doubtful[partition] = found
+    starts = await list_offsets(cluster, dict.fromkeys(doubtful, OffsetSpec.EARLIEST), deadline)
+    for partition, found in doubtful.items():
+        start = starts[partition]
+        if isinstance(start, ListedOffset) and start.offset >= latest[partition]:
             resolved[partition] = latest[partition]
         else:
             reason = (

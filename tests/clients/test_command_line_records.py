@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import time
@@ -59,6 +61,15 @@ def test_offsets_and_the_end_of_some_partitions(lowtide: SimpleNamespace, other:
     assert other.offsets(topic, range(3)) == {0: (3, 10), 1: (10, 10), 2: (0, 0)}
 
 
+def test_a_partition_of_which_all_is_deleted_has_nothing_to_go(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """Its newest record is on the disk still, and younger than the time: that was taken for a doubt."""
+    topic, now_ms = filled
+    other.delete_records(topic, {0: 10})
+    told = answer("records", "delete", f"{topic}:0", "--before", now_ms - 5 * HOUR_MS, "--yes", bootstrap=lowtide.bootstrap)
+    (row,) = told["partitions"]
+    assert (row["log_start_offset"], row["delete_to"], row["records"], row["error"]) == (10, 10, 0, None)
+
+
 def test_what_all_groups_have_consumed(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
     """The slowest decides; a partition that one of them hasn't committed for is left alone, and told."""
     topic, _ = filled
@@ -88,6 +99,43 @@ def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Drive
         said = sentence("records", *words, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
         assert said.startswith(f"lowtide records {words[0]}: this deletes, and nobody can be asked")
     assert other.offsets(topic, [0]) == {0: (0, 10)}
+
+
+def answered(command_line: list[str], variables: dict[str, str], reply: str) -> tuple[int, str]:
+    """Run a command on a terminal, and reply to what it asks; its exit code, and what the terminal showed."""
+    here, there = pty.openpty()
+    process = subprocess.Popen(command_line, env=variables, stdin=there, stdout=there, stderr=there)
+    os.close(there)
+    shown = ""
+    try:
+        while True:
+            try:
+                piece = os.read(here, 65536).decode()
+            except OSError:  # The other end is closed.
+                break
+            if not piece:
+                break
+            if "[y/N]" in piece and "[y/N]" not in shown:
+                os.write(here, reply.encode())
+            shown += piece
+        return process.wait(60), shown
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
+
+
+def test_a_person_is_asked(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """On a terminal: what would go is shown first, and only a yes deletes."""
+    topic, _ = filled
+    words = command("records", "delete", f"{topic}:0", "--offset", 3)
+    code, shown = answered(words, environment(lowtide.bootstrap), "n\n")
+    assert "Delete all records below offset 3: 3 records of 1 partition, about" in shown
+    assert (code, other.offsets(topic, [0])) == (4, {0: (0, 10)})
+    code, _ = answered(words, environment(lowtide.bootstrap), "y\n")
+    assert (code, other.offsets(topic, [0])) == (0, {0: (3, 10)})
+    code, shown = answered(command("records", "sweep", topic, "--offset", 5, "--yes"), environment(lowtide.bootstrap), "")
+    assert "sweeping" in shown
 
 
 @pytest.mark.parametrize(

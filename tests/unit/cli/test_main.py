@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -53,6 +54,24 @@ def test_an_unknown_command_is_refused(capsys):
     """One sentence, exit code 2."""
     assert main(["sevre"]) == 2
     assert capsys.readouterr().err == "lowtide: No such command 'sevre'. `lowtide --help` says more.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "expected"),
+    [
+        ("lowtide rec", 1, {"records"}),
+        ("lowtide records de", 2, {"delete"}),
+        ("lowtide records delete --of", 3, {"--offset"}),
+        ("lowtide se", 1, {"serve"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(words, number, expected):
+    """As the script that `--install-completion` puts into place asks for it."""
+    variables = {**os.environ, "_LOWTIDE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "lowtide.cli.main"], env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert set(ended.stdout.split()) == expected, ended.stderr
 
 
 def test_version(capsys):

@@ -1,0 +1,64 @@
+"""How far groups are behind, and where their offsets are set: within what the log has."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowtide.admin.errors import AdminError
+from lowtide.admin.offsets import ListedOffset
+from lowtide.cli.group_lags import Lag
+from lowtide.cli.group_resets import Wanted, new_offset
+from lowtide.cli.outcome import CommandError
+from lowtide.protocol.types import TopicPartition
+
+KEY = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("committed", "start", "end", "behind"),
+    [(3, 0, 10, 7), (3, 5, 10, 5), (10, 0, 10, 0), (12, 0, 10, 0), (3, 10, 10, 0), (3, None, 10, 7), (3, 0, None, None)],
+)
+def test_deleted_records_do_not_count(committed, start, end, behind):
+    """Nobody can read them any more: a group isn't behind by them."""
+    assert Lag(partition=KEY, committed=committed, log_start=start, log_end=end).records == behind
+
+
+def listed(offset: int) -> ListedOffset:
+    return ListedOffset(offset=offset, timestamp_ms=-1, leader_epoch=-1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "old", "at_time", "new"),
+    [
+        (Wanted(place="earliest"), 7, None, 5),
+        (Wanted(place="latest"), None, None, 10),
+        (Wanted(offset=8), None, None, 8),
+        (Wanted(offset=1), 7, None, 5),
+        (Wanted(offset=99), 7, None, 10),
+        (Wanted(shift=-1), 7, None, 6),
+        (Wanted(shift=-100), 7, None, 5),
+        (Wanted(shift=100), 7, None, 10),
+        (Wanted(time_ms=1), 7, listed(9), 9),
+        (Wanted(time_ms=1), 7, listed(-1), 10),
+    ],
+)
+def test_an_offset_is_set_within_the_log(wanted, old, at_time, new):
+    planned = new_offset(KEY, old, wanted, (5, 10), at_time)
+    assert (planned.old, planned.new, planned.reason) == (old, new, None)
+
+
+def test_what_is_not_known_is_not_set():
+    """A partition without a leader, a time that can't be told, a shift of nothing."""
+    assert new_offset(KEY, 7, Wanted(offset=1), (None, 10), None).new is None
+    assert new_offset(KEY, 7, Wanted(time_ms=1), (5, 10), AdminError("no leader")).reason == "no leader"
+    assert new_offset(KEY, None, Wanted(shift=1), (5, 10), None).reason == "nothing is committed that could be shifted"
+
+
+def test_one_place_is_said():
+    assert Wanted.of("earliest", None, None) == Wanted(place="earliest")
+    assert Wanted.of("12", None, None) == Wanted(offset=12)
+    assert Wanted.of(None, "1793491200000", None) == Wanted(time_ms=1_793_491_200_000)
+    assert Wanted.of(None, None, -5) == Wanted(shift=-5)
+    for arguments in ((None, None, None), ("1", None, 0), ("first", None, None), (None, "noon", None)):
+        with pytest.raises(CommandError):
+            Wanted.of(*arguments)
