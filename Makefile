@@ -14,10 +14,10 @@ ARGS ?=
 SEEDS ?= 200
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench demo wheels up down kcat etcd java clean
+.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench demo demo-pipeline wheels up down kcat etcd java clean
 
 help: ## explain every target
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard protocol/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Lowtide needs Python 3.11 or newer, this is " + sys.version.split()[0])'
@@ -126,6 +126,9 @@ microbench: $(INSTALLED) ## what the steps of the hot paths cost
 
 demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and look again
 	@$(BIN)/python demo/flights.py
+
+demo-pipeline: $(INSTALLED)-pipeline java ## a year of flights through a topic that Spark empties behind itself, with a picture: docs/pipeline.md
+	@$(BIN)/python demo/pipeline.py
 
 wheels: $(INSTALLED) ## for an image that is built without a network: docs/compose.md
 	@rm -rf build/wheels

@@ -26,10 +26,17 @@ class DemoError(Exception):
 class Flight:
     """One record as it is produced."""
 
-    month: str
+    day: str
+    """As in 2013-12-31."""
+
     carrier: bytes
     line: bytes
     partition: int
+
+    @property
+    def month(self) -> str:
+        """As in 2013-12."""
+        return self.day[:7]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +92,7 @@ def read_flights() -> list[Flight]:
     for row in rows:
         line = json.dumps({name: json_value(name, text) for name, text in row.items()}, separators=(",", ":")).encode()
         carrier = row["carrier"].encode()
-        flights.append(Flight(month=row["time_hour"][:7], carrier=carrier, line=line, partition=partition_of(carrier)))
+        flights.append(Flight(day=row["time_hour"][:10], carrier=carrier, line=line, partition=partition_of(carrier)))
     return flights
 
 
