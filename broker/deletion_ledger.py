@@ -78,9 +78,13 @@ class DeletionLedger:
         for deletion in self._expected.get(key, ()):
             start, end = max(before, deletion.first_offset), min(after, deletion.end_offset)
             if start < end:
-                gone = [segment for segment in removed if deletion.first_offset <= segment.base_offset < deletion.end_offset]
+                gone: list[RemovedSegment] = []
+                others: list[RemovedSegment] = []
+                for segment in removed:
+                    is_meant = deletion.first_offset <= segment.base_offset < deletion.end_offset
+                    (gone if is_meant else others).append(segment)
                 self.add(key, deletion.reason, gone, end - start, after)
-                removed = [segment for segment in removed if segment not in gone]
+                removed = others
                 before = end
         if after > before or removed:
             self.add(key, self._other_reason(key, rises=after > before), removed, after - before, after)

@@ -52,6 +52,31 @@ def test_a_delete_that_retention_did_not_announce_was_a_request() -> None:
     }
 
 
+class Compared(SimpleNamespace):
+    """A segment that counts how often it is compared with another."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+def test_segments_are_looked_at_one_by_one_however_many_leave() -> None:
+    """Each was looked for among all others: a thousand took seven milliseconds of the event loop, ten thousand most of a second."""
+    world, count = World(), 500
+    half = count // 2
+    sizes = half, half * 100
+    world.ledger.expect(KEY, [Deletion(Reason.SIZE, *sizes, 0, half * 10), Deletion(Reason.TIME, *sizes, half * 10, count * 10)])
+    removed: Any = [Compared(base_offset=number * 10, size=100) for number in range(count)]
+    world.ledger.on_prefix_deleted(SimpleNamespace(topic_partition=KEY, log_start_offset=count * 10), 0, removed)  # type: ignore[arg-type]
+    counted = DeletedCount(*sizes, half * 10)
+    assert world.ledger.counts == {("t", Reason.SIZE): counted, ("t", Reason.TIME): counted}
+    assert Compared.comparisons == 0
+
+
 def test_a_delete_within_a_segment_is_counted_and_not_told() -> None:
     """Whoever trims record by record would fill the log."""
     world = World()
