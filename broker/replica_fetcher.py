@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.broker.leader_questions import LeaderEpochEnd, LeaderRange, ask_epochs, ask_ranges
 from lowtide.broker.peer_client import PeerError
+from lowtide.broker.truncation_lines import TruncationLines
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.fetch_plan import OLD_FETCH_VERSION, Fetch, FetchLimits, FetchPlan
@@ -69,6 +70,7 @@ class FetcherParts:
     peers: PeerClients
     clock: Clock
     log: Any
+    truncations: TruncationLines
     limits: Callable[[], FetchLimits]
     """The configuration in force."""
     timeout_ms: Callable[[], int]
@@ -305,9 +307,9 @@ class ReplicaFetcher:
         self.plan.wait_for_disk(following)
         self._parts.replicas.log_manager.truncate(log, step.offset, partial(self._on_truncated, following, step))
         note_truncated(log, step)
-        tell = self._parts.log.warning if log.log_end_offset < high_watermark else self._parts.log.info
-        tell(
+        self._parts.truncations.tell(
             "log is truncated to what its leader has",
+            is_lossy=log.log_end_offset < high_watermark,
             partition=str(following.key),
             leader=self.leader_id,
             leader_epoch=following.leader_epoch,
@@ -328,7 +330,7 @@ class ReplicaFetcher:
         following.phase = Phase.SETTLING
         self.plan.wait_for_disk(following)
         log = following.log
-        self._parts.log.info(
+        self._parts.truncations.tell(
             "log begins anew where its leader's does",
             partition=str(following.key),
             leader=self.leader_id,

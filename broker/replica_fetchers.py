@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide.broker.replica_fetcher import FetcherParts, ReplicaFetcher
 from lowtide.broker.replication_throttle import ReplicationThrottle
+from lowtide.broker.truncation_lines import TruncationLines
 from lowtide.replication.fetch_plan import FETCH_VERSION, OLD_FETCH_VERSION, FetchLimits
 from lowtide.replication.follower import Following
 
@@ -62,6 +63,7 @@ class ReplicaFetchers:
             peers=peers,
             clock=clock,
             log=log,
+            truncations=TruncationLines(log),
             limits=_Limits(configs).current,
             throttle=self.throttle,
             timeout_ms=lambda: _number(configs.current, "replica.socket.timeout.ms"),
