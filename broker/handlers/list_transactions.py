@@ -13,6 +13,7 @@ KIPs: 664, 994, 1152.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Final
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.coordinator.subscription_patterns import NamePattern, PatternError
@@ -24,6 +25,10 @@ from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_transactions import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
+
+LONG_NAME: Final = 500
+"""Longer ids are matched by a worker: up to 32,767 letters would hold the loop for a tenth of a second each. The package that matches them
+releases the interpreter."""
 
 
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
@@ -41,6 +46,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         except PatternError:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
         response = ListTransactionsResponse(error_code=ErrorCode.NONE, unknown_state_filters=unknown)
+        long: list[Transaction] = []
         if request.state_filters and not states:
             return response
 
@@ -49,6 +55,8 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             for shard in shards:
                 listed = shard.groups.list(states, request.producer_id_filters, request.duration_filter, now_ms)
                 if pattern is not None:
+                    long.extend(found for found in listed if len(found.transactional_id) > LONG_NAME)
+                    listed = [found for found in listed if len(found.transactional_id) <= LONG_NAME]
                     matching = set((yield from pattern.matching([found.transactional_id for found in listed])))
                     listed = [found for found in listed if found.transactional_id in matching]
                 response.transaction_states.extend(map(_row, listed))
@@ -57,7 +65,31 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
                 yield
             return response
 
-        return answer_in_slices(transactions.broker.clock, transactions.broker.log, work())
+        pending: Pending[ListTransactionsResponse] = Pending()
+
+        def on_matched(matching: list[Transaction] | BaseException) -> None:
+            if isinstance(matching, BaseException):
+                pending.fail()
+                raise matching
+            response.transaction_states.extend(map(_row, matching))
+            pending.complete(response)
+
+        def on_listed(listed: ListTransactionsResponse | None) -> None:
+            if listed is None:
+                pending.fail()
+            elif pattern is None or not long:
+                pending.complete(listed)
+            else:
+                matches = pattern.matches
+                transactions.broker.worker.submit(lambda: [found for found in long if matches(found.transactional_id)], on_matched)
+
+        answer = answer_in_slices(transactions.broker.clock, transactions.broker.log, work())
+        if isinstance(answer, Pending):
+            pending.on_abandoned = answer.abandon
+            answer.listen(on_listed)
+        else:
+            on_listed(answer)
+        return pending
 
     return HandlerSpec(key=ApiKey.LIST_TRANSACTIONS, handle=handle)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.coordinator.subscription_patterns import NamePattern
 from lowtide.broker.coordinator.transaction import Transaction, TransactionState
 from lowtide.broker.coordinator.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions import Transactions
@@ -16,6 +17,8 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_transactions import ListTransactionsRequest
 
 NOW_MS = 10_000
+WORK: list[Any] = []
+"""What a worker was given, and who hears of it."""
 
 
 def known(*names: str) -> Any:
@@ -36,11 +39,18 @@ def known(*names: str) -> Any:
 
 def ask(shards: list[Any], **filters: Any) -> Any:
     clock = SimpleNamespace(wall_ms=lambda: NOW_MS, monotonic_ms=lambda: 0)
-    service: Any = SimpleNamespace(loaded=lambda: shards, broker=SimpleNamespace(clock=clock, log=None))
+    worker = SimpleNamespace(submit=lambda work, on_done: WORK.append((work, on_done)))
+    service: Any = SimpleNamespace(loaded=lambda: shards, broker=SimpleNamespace(clock=clock, log=None, worker=worker))
     handle: Any = list_transactions.handler(service).handle
     answer = handle(ListTransactionsRequest(**({"state_filters": [], "producer_id_filters": []} | filters)), None)
-    assert not isinstance(answer, Pending), "one slice is enough"
-    return answer
+    while WORK:
+        assert not answer.done
+        work, on_done = WORK.pop()
+        on_done(work())
+    if not isinstance(answer, Pending):
+        return answer
+    assert answer.done, "one slice is enough"
+    return answer.response
 
 
 def names(answer: Any) -> list[str]:
@@ -60,6 +70,22 @@ def names(answer: Any) -> list[str]:
 )
 def test_names_are_matched_as_a_whole(pattern: str | None, told: list[str]) -> None:
     assert names(ask([known("pay-1", "pay-2"), known("ship-1")], transactional_id_pattern=pattern)) == told
+
+
+def test_long_names_are_matched_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 32,000 letters holds the loop for a tenth of a second, if the pattern is of the worst."""
+    short, long = "a" * 500, "a" * 501
+    in_loop: list[int] = []
+    matching = NamePattern.matching
+
+    def noted(self: NamePattern, names: Any) -> Any:
+        in_loop.extend(map(len, names))
+        return matching(self, names)
+
+    monkeypatch.setattr(NamePattern, "matching", noted)
+    assert names(ask([known(long, short, "b" * 32_000)], transactional_id_pattern="a*")) == [short, long]
+    assert in_loop == [500]
+    assert names(ask([known(long)])) == [long]
 
 
 def test_filters_go_together() -> None:
