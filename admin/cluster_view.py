@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lowtide.admin.settings import Address
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, TopicId, TopicPartition, topic_id_text
@@ -26,8 +28,7 @@ class Broker:
     is_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDescription:
+class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One partition. `leader` is None while nobody leads; `error` is NONE, or why clients can't use it now."""
 
     partition: int

@@ -94,7 +94,7 @@ async def delete_records(
             expected.setdefault(name, topic.topic_id)
     resolved = await resolve(cluster, meant, view, deadline)
     needs_check = topic_ids is not None or any(needs_looking_up(target) for target in meant.values())
-    deletion = Deletion(cluster, deadline, expected, leader_only=leader_only, fresh=None if needs_check else view)
+    deletion = Deletion(cluster, deadline, expected, view, leader_only=leader_only, check_first=needs_check)
     offsets: dict[TopicPartition, Offset] = {}
     for partition, found in resolved.items():
         if isinstance(found, DeleteRecordsError):
@@ -133,16 +133,26 @@ class Deletion:
     """One call, once all offsets are known."""
 
     def __init__(
-        self, cluster: Cluster, deadline: Deadline, expected: Mapping[str, TopicId], *, leader_only: bool, fresh: ClusterView | None
+        self,
+        cluster: Cluster,
+        deadline: Deadline,
+        expected: Mapping[str, TopicId],
+        view: ClusterView,
+        *,
+        leader_only: bool,
+        check_first: bool,
     ) -> None:
-        """`fresh`: what the first attempt may rely on; without it, it asks for a view, and the leaders for the topics' ids."""
+        """`view`: that of the call's beginning, by which the first attempt finds the leaders.
+
+        `check_first`: the first attempt has to ask them for the topics' ids too, not only later ones.
+        """
         self._cluster = cluster
         self._deadline = deadline
         self._answer_by = deadline.earlier(min(LAST_QUESTION_MS, deadline.timeout_ms // 4))
         self._expected = expected
         self._leader_only = leader_only
-        self._fresh = fresh
-        self._leaders = Leaders(cluster, self._answer_by)
+        self._check_first = check_first
+        self._leaders = Leaders(cluster, self._answer_by, view)
         self._deletes: dict[TopicPartition, _Delete] = {}
 
     async def run(self, offsets: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, DeleteResult]:
@@ -158,9 +168,7 @@ class Deletion:
 
     # ------------------------------------------------------------------ attempts
     async def _locate(self, partitions: Collection[TopicPartition], number: int) -> Located[TopicPartition]:
-        view = self._fresh
-        if number > 1 or view is None:
-            view = await self._cluster.view((partition.topic for partition in partitions), self._answer_by)
+        view = await self._leaders.view(partitions, number)
         located = self._leaders.place(partitions, view)
         for partition in partitions:
             self._deletes[partition].stage = DeleteStage.FINDING_LEADER
@@ -187,7 +195,7 @@ class Deletion:
             if self._leader_only and handle.versions.highest(ApiKey.DELETE_RECORDS) < LEADER_ONLY_SINCE:
                 return {partition: self._unsupported(partition, handle) for partition in partitions}
             outcomes: dict[TopicPartition, Outcome[DeletedRecords]] = {}
-            if number > 1 or self._fresh is None:
+            if number > 1 or self._check_first:
                 view = await view_from(handle, dict.fromkeys(partition.topic for partition in partitions))
                 located = self._of_those_meant(self._leaders.place(partitions, view), view)
                 outcomes |= located.others

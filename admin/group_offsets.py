@@ -7,8 +7,9 @@ what a running group commits next would undo it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
 
 from lowtide.admin.attempts import Attempts, Done, Located, Outcome, Retry
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name, is_retriable
@@ -34,8 +35,7 @@ _MANY_GROUPS_SINCE: Final = 8
 _ALL_TOPICS_SINCE: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a group has committed for a partition: the offset of the record that it will read next."""
 
     offset: Offset

@@ -18,16 +18,23 @@ UNKNOWN_SEEN_MAX: Final = 4
 
 
 class Leaders:
-    """Finds the leaders of partitions for one call."""
+    """Finds the leaders of partitions for one call; those of its first attempt by `first`, if a view is there already."""
 
-    def __init__(self, cluster: Cluster, deadline: Deadline) -> None:
+    def __init__(self, cluster: Cluster, deadline: Deadline, first: ClusterView | None = None) -> None:
+        self._first = first
         self._cluster = cluster
         self._deadline = deadline
         self._unknown: dict[TopicPartition, int] = {}
 
-    async def locate(self, partitions: Collection[TopicPartition], _: int = 1) -> Located[TopicPartition]:
-        """The leader of each partition by a fresh view. Errors: as `Cluster.view`."""
-        return self.place(partitions, await self._cluster.view((partition.topic for partition in partitions), self._deadline))
+    async def locate(self, partitions: Collection[TopicPartition], number: int) -> Located[TopicPartition]:
+        """The leader of each partition. Errors: as `Cluster.view`."""
+        return self.place(partitions, await self.view(partitions, number))
+
+    async def view(self, partitions: Collection[TopicPartition], number: int) -> ClusterView:
+        """What to go by in the attempt of this number. Errors: as `Cluster.view`."""
+        if number == 1 and self._first is not None:
+            return self._first
+        return await self._cluster.view((partition.topic for partition in partitions), self._deadline)
 
     def place(self, partitions: Iterable[TopicPartition], view: ClusterView) -> Located[TopicPartition]:
         """The leader of each partition by this view."""

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lowtide.admin.anywhere import outcome_of_error, to_a_broker
 from lowtide.admin.attempts import Attempts, Done, Outcome
 from lowtide.admin.errors import BrokerAnsweredError
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
     from lowtide.admin.patience import Deadline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaSize:
+class ReplicaSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A replica on a disk. `offset_lag` is how many records it is behind the high watermark (a leader's is what isn't committed)."""
 
     size_bytes: int

@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
+import msgspec
+
 from lowtide.admin.attempts import Attempts, Done, Outcome
 from lowtide.admin.errors import AdminError, UnsupportedVersionError
 from lowtide.admin.leaders import Leaders
@@ -16,6 +18,7 @@ from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.cluster import BrokerHandle, Cluster
+    from lowtide.admin.cluster_view import ClusterView
     from lowtide.admin.patience import Deadline
 
 CONSUMER: Final = -1
@@ -65,8 +68,7 @@ class Timestamp:
         return cls(round(moment.timestamp() * 1000))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedOffset:
+class ListedOffset(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An offset that was asked for. `offset` is -1 where there is none, such as no record at or after a moment."""
 
     offset: Offset
@@ -79,10 +81,15 @@ Place: TypeAlias = OffsetSpec | Timestamp
 
 
 async def list_offsets(
-    cluster: Cluster, places: Mapping[TopicPartition, Place], deadline: Deadline, *, read_committed: bool = False
+    cluster: Cluster,
+    places: Mapping[TopicPartition, Place],
+    deadline: Deadline,
+    *,
+    read_committed: bool = False,
+    view: ClusterView | None = None,
 ) -> dict[TopicPartition, ListedOffset | AdminError]:
-    """The offset at a place of each partition. See `AdminClient.list_offsets`."""
-    leaders = Leaders(cluster, deadline)
+    """The offset at a place of each partition, first by a `view` that is there already. See `AdminClient.list_offsets`."""
+    leaders = Leaders(cluster, deadline, view)
 
     async def send(broker_id: BrokerId, partitions: list[TopicPartition], _: int) -> Mapping[TopicPartition, Outcome[ListedOffset]]:
         async with cluster.broker(broker_id, deadline) as handle:

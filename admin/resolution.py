@@ -47,7 +47,7 @@ async def resolve(cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarge
     times = {partition: target for partition, target in targets.items() if isinstance(target, Timestamp)}
     groups = {partition: target for partition, target in targets.items() if isinstance(target, Committed)}
     ends = {partition for partition, target in targets.items() if isinstance(target, int) and target < 0}
-    latest = await list_offsets(cluster, dict.fromkeys((*ends, *times), OffsetSpec.LATEST), deadline)
+    latest = await list_offsets(cluster, dict.fromkeys((*ends, *times), OffsetSpec.LATEST), deadline, view=view)
     for partition in ends:
         end = latest[partition]
         if isinstance(end, AdminError):
@@ -55,7 +55,7 @@ async def resolve(cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarge
         else:
             resolved[partition] = end.offset
     if times:
-        await _resolve_times(cluster, times, latest, resolved, deadline)
+        await _resolve_times(cluster, times, latest, resolved, view, deadline)
     if groups:
         asked: dict[str, list[TopicPartition]] = {}
         for partition, target in groups.items():
@@ -98,13 +98,14 @@ async def _resolve_times(
     times: Mapping[TopicPartition, Timestamp],
     latest: Mapping[TopicPartition, ListedOffset | AdminError],
     resolved: Resolved,
+    view: ClusterView,
     deadline: Deadline,
 ) -> None:
     known = {partition: end.offset for partition, end in latest.items() if partition in times and isinstance(end, ListedOffset)}
     for partition in times:
         if partition not in known:
             resolved.fail(partition, latest[partition])
-    first = await list_offsets(cluster, {partition: times[partition] for partition in known}, deadline)
+    first = await list_offsets(cluster, {partition: times[partition] for partition in known}, deadline, view=view)
     unreached: list[TopicPartition] = []
     for partition, found in first.items():
         if isinstance(found, AdminError):

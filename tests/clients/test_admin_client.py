@@ -252,7 +252,7 @@ def test_tls(lowtide_topic: str) -> None:
             stranger.list_topics()
         plain = {"bootstrap.servers": f"127.0.0.1:{port}"}
         with BlockingAdminClient(plain) as wrong, pytest.raises(TimeoutError, match=r"perhaps it expects another security\.protocol"):
-            wrong.list_topics(timeout_ms=1500)
+            wrong.list_topics(timeout=1.5)
         unencrypted = {"bootstrap.servers": f"127.0.0.1:{inside}", "security.protocol": "SSL"}
         with BlockingAdminClient(unencrypted) as wrong, pytest.raises(TimeoutError, match="TLS"):
-            wrong.list_topics(timeout_ms=1500)
+            wrong.list_topics(timeout=1.5)

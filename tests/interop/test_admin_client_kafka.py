@@ -189,10 +189,10 @@ def test_the_wrong_listener_is_told(secured: Secured) -> None:
     """Whoever mixes up ports learns it from the error, not from a time-out alone."""
     plain = {"bootstrap.servers": f"127.0.0.1:{secured.sasl}"}
     with BlockingAdminClient(plain) as client, pytest.raises(Exception, match=r"security\.protocol"):
-        client.list_topics(timeout_ms=5000)
+        client.list_topics(timeout=5)
     sasl = secured.settings("SASL_PLAINTEXT", "PLAIN") | {"bootstrap.servers": secured.node.bootstrap}
     with BlockingAdminClient(sasl) as client, pytest.raises(Exception, match=r"security\.protocol|no SASL|SaslHandshake"):
-        client.list_topics(timeout_ms=5000)
+        client.list_topics(timeout=5)
 
 
 def test_topics_configurations_and_the_cluster(admin: BlockingAdminClient, topic: str) -> None:
