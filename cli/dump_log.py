@@ -20,9 +20,17 @@ from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json_line, printable
 from lowtide.cli.record_format import Form, record_text, record_value
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import ControlRecordType, Record, iterate_records, read_control_record
+from lowtide.protocol.records import (
+    CURRENT_MAGIC,
+    RECORD_BATCH_OVERHEAD,
+    ControlRecordType,
+    Record,
+    iterate_records,
+    read_batch_header,
+    read_control_record,
+)
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
-from lowtide.storage.segment import DELETED_SUFFIX, LOG_SUFFIX
+from lowtide.storage.segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX
 
 app = typer.Typer(add_completion=False)
 
@@ -108,10 +116,36 @@ def dump_file(files: FileSystem, path: str, wanted: Wanted) -> Iterator[Row]:
         name = PurePath(path).name
         dumper = dumper_of(name)
         assert dumper is not None, path
-        yield from dumper(files.read_bytes(path), name)
+        rows = dumper(files.read_bytes(path), name)
+        yield from _compared(files, path, rows) if name.endswith(INDEX_SUFFIX) else rows
     except OSError as error:
         message = f"{path} can't be read: {error.strerror}."
         raise CommandError(message) from error
+
+
+def _compared(files: FileSystem, path: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """The entries of an offset index, each with whether a batch lies there from which its offset is found. Errors: OSError.
+
+    The batch may end before the offset: Kafka's followers had one entry for all batches that came together.
+    """
+    log = path.removesuffix(INDEX_SUFFIX) + LOG_SUFFIX
+    if not files.exists(log):
+        yield from rows
+        return
+    file = files.open(log)
+    try:
+        for row in rows:
+            if row.kind == "offset-index" and row.fault is None:
+                head = file.pread(RECORD_BATCH_OVERHEAD, row.values["position"])
+                header = read_batch_header(head) if len(head) == RECORD_BATCH_OVERHEAD else None
+                known = header is not None and header.magic == CURRENT_MAGIC
+                if header is None or not known or header.base_offset > row.values["offset"]:
+                    there = f"one that begins at {header.base_offset}" if header is not None and known else "no batch"
+                    yield row._replace(fault=f"at byte {row.values['position']} of the segment is {there}")
+                    continue
+            yield row
+    finally:
+        file.close()
 
 
 def _segment(files: FileSystem, path: str, wanted: Wanted) -> Iterator[Row]:

@@ -294,6 +294,22 @@ def test_index_entries_that_do_not_rise_are_told(partition, capsys):
     assert [each["fault"] for each in rows(capsys, partition, code=1)] == [None, "entry 1 doesn't rise above the one before"]
 
 
+def test_index_entries_are_compared_with_the_segment(partition, capsys):
+    """A place from which the offset isn't found is told: readers would scan from there in vain."""
+    (partition / SEGMENT).write_bytes(batch(100) + batch(103) + batch(106))
+    index = OffsetIndex(100)
+    for offset, position in ((101, SIZE), (104, SIZE + 5), (108, 2 * SIZE), (120, 90 * SIZE)):
+        index.append(offset, position)
+    (partition / SEGMENT.replace(".log", ".index")).write_bytes(index.encode())
+    told = [each["fault"] for each in rows(capsys, partition, code=1) if each["kind"] == "offset-index"]
+    assert told == [
+        f"at byte {SIZE} of the segment is one that begins at 103",
+        f"at byte {SIZE + 5} of the segment is no batch",
+        None,
+        f"at byte {90 * SIZE} of the segment is no batch",
+    ]
+
+
 def refused(capsys, *arguments: object) -> str:
     assert main(["dump-log", *map(str, arguments)]) == 2
     return capsys.readouterr().err
