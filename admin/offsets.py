@@ -89,6 +89,7 @@ async def list_offsets(
     view: ClusterView | None = None,
 ) -> dict[TopicPartition, ListedOffset | AdminError]:
     """The offset at a place of each partition, first by a `view` that is there already. See `AdminClient.list_offsets`."""
+    places = {TopicPartition(*partition): place for partition, place in places.items()}
     leaders = Leaders(cluster, deadline, view)
 
     async def send(broker_id: BrokerId, partitions: list[TopicPartition], _: int) -> Mapping[TopicPartition, Outcome[ListedOffset]]:

@@ -171,6 +171,11 @@ class _Given:
                 return self._given[key][0].strip()
         return None
 
+    def secret(self, key: str) -> str | None:
+        """The value as it is: white space around it may belong to a password."""
+        self.asked.add(key)
+        return self._given[key][0] if key in self._given else None
+
     def error(self, key: str, allowed: str, *, secret: bool = False) -> SettingsError:
         """A sentence about the value of `key`."""
         value, source = self._given[key]
@@ -259,7 +264,7 @@ def _tls(given: _Given) -> TlsSettings:
         certificate_text=given.get("ssl.keystore.certificate.chain", "ssl.certificate.pem") or None,
         key_file=given.get("ssl.key.location") or None,
         key_text=given.get("ssl.keystore.key", "ssl.key.pem") or None,
-        key_password=given.get("ssl.key.password"),
+        key_password=given.secret("ssl.key.password"),
         check_host_name=given.choice("ssl.endpoint.identification.algorithm", ("https", "none", "")) in ("https", None),
         check_certificate=given.choice("enable.ssl.certificate.verification", ("true", "false")) != "false",
         ciphers=_ciphers(given.get("ssl.cipher.suites")),
@@ -295,7 +300,7 @@ _OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\
 def _sasl(given: _Given, *, required: bool) -> SaslSettings | None:
     """Errors: SettingsError for what isn't possible, and when it is required and something is missing."""
     mechanism = given.choice("sasl.mechanism", MECHANISMS) or given.choice("sasl.mechanisms", MECHANISMS) or "GSSAPI"
-    username, password = given.get("sasl.username"), given.get("sasl.password")
+    username, password = given.get("sasl.username"), given.secret("sasl.password")
     login = given.get("sasl.jaas.config")
     if not required:
         return None

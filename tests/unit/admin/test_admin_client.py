@@ -13,6 +13,7 @@ from lowtide.admin import (
     ClientClosedError,
     CommittedOffset,
     DeadlineExceededError,
+    DeletedRecords,
     ListedOffset,
     NewTopic,
     OffsetSpec,
@@ -222,6 +223,16 @@ def test_places_that_an_old_broker_does_not_know_fail_alone():
             results = await admin.list_offsets({P0: OffsetSpec.MAX_TIMESTAMP, P1: OffsetSpec.EARLIEST})
         assert isinstance(results[P0], UnsupportedVersionError)
         assert results[P1] == ListedOffset(offset=0, timestamp_ms=-1, leader_epoch=-1)
+
+    simulated(test)
+
+
+def test_plain_tuples_are_partitions_too():
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        async with cluster.client() as admin:
+            assert await admin.list_offsets({("t", 0): OffsetSpec.LATEST}) == end_at(100)
+            assert list((await admin.delete_records({("t", 0): 5})).values()) == [DeletedRecords(5, 5)]
 
     simulated(test)
 

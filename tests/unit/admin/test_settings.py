@@ -96,6 +96,13 @@ def test_secrets_are_not_shown():
         assert "sasl.jaas.config" in said
 
 
+def test_a_password_is_taken_as_it_is():
+    found = settings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username=" u ", sasl_password=" p ", ssl_key_password=" k ")
+    assert found.sasl is not None
+    assert found.tls is not None
+    assert (found.sasl.username, found.sasl.password, found.tls.key_password) == ("u", " p ", " k ")
+
+
 def test_a_login_that_is_missing_or_for_something_else():
     assert "must say username and password" in refusal(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN")
     assert "its module is" in refusal(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=SCRAM)
