@@ -115,7 +115,7 @@ sanitize: ## the compiled walk over damaged records, with gcc's sanitizers: SECO
 clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 	@$(BIN)/pytest -q tests/clients
 
-interop: $(INSTALLED) ## Kafka's tools, its Java client and franz-go against a broker, files both ways: needs a JDK 17, Maven and Go
+interop: $(INSTALLED)-pipeline ## Kafka's tools, its Java client and franz-go against a broker, files both ways: needs a JDK 17, Maven and Go
 	@$(BIN)/pytest -q -m interop tests/interop
 
 bench: $(INSTALLED) kcat ## Lowtide and other brokers side by side: ARGS='--help', docs/performance.md

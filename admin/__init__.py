@@ -30,39 +30,45 @@ For sockets that aren't asyncio's: `opening.open_session` (versions and SASL as 
 It reaches clusters over TCP only, and knows nothing of a broker's inside.
 """
 
-from lowtide.admin.blocking import BlockingAdminClient
-from lowtide.admin.client import AdminClient
-from lowtide.admin.cluster_description import ClusterDescription
-from lowtide.admin.cluster_view import Broker, PartitionDescription, TopicDescription
-from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ConfigSource, ResourceType
-from lowtide.admin.deletion import (
-    TO_HIGH_WATERMARK,
-    Committed,
-    DeletedRecords,
-    DeleteRecordsError,
-    DeleteResult,
-    DeleteStage,
-    DeleteTarget,
-    LeaderOnlyUnsupportedError,
-)
-from lowtide.admin.errors import (
-    AdminError,
-    AuthenticationFailedError,
-    BrokerAnsweredError,
-    ClientClosedError,
-    ConnectionFailedError,
-    DeadlineExceededError,
-    UnsupportedVersionError,
-)
-from lowtide.admin.exchange import Feature
-from lowtide.admin.group_offsets import CommittedOffset
-from lowtide.admin.groups import GroupDescription, GroupListing, GroupMember, ListedGroups
-from lowtide.admin.log_dirs import LogDir, ReplicaSize
-from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
-from lowtide.admin.records import FetchedRecords
-from lowtide.admin.settings import ClientSettings, SettingsError
-from lowtide.admin.topics import CreatedTopic, NewTopic
-from lowtide.protocol.types import TopicPartition
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from lowtide.admin.blocking import BlockingAdminClient
+    from lowtide.admin.client import AdminClient
+    from lowtide.admin.cluster_description import ClusterDescription
+    from lowtide.admin.cluster_view import Broker, PartitionDescription, TopicDescription
+    from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ConfigSource, ResourceType
+    from lowtide.admin.deletion import (
+        TO_HIGH_WATERMARK,
+        Committed,
+        DeletedRecords,
+        DeleteRecordsError,
+        DeleteResult,
+        DeleteStage,
+        DeleteTarget,
+        LeaderOnlyUnsupportedError,
+    )
+    from lowtide.admin.errors import (
+        AdminError,
+        AuthenticationFailedError,
+        BrokerAnsweredError,
+        ClientClosedError,
+        ConnectionFailedError,
+        DeadlineExceededError,
+        UnsupportedVersionError,
+    )
+    from lowtide.admin.exchange import Feature
+    from lowtide.admin.group_offsets import CommittedOffset
+    from lowtide.admin.groups import GroupDescription, GroupListing, GroupMember, ListedGroups
+    from lowtide.admin.log_dirs import LogDir, ReplicaSize
+    from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
+    from lowtide.admin.records import FetchedRecords
+    from lowtide.admin.settings import ClientSettings, SettingsError
+    from lowtide.admin.topics import CreatedTopic, NewTopic
+    from lowtide.protocol.types import TopicPartition
 
 __all__ = [
     "TO_HIGH_WATERMARK",
@@ -110,3 +116,48 @@ __all__ = [
     "TopicPartition",
     "UnsupportedVersionError",
 ]
+
+_MODULES: Final = {
+    "lowtide.admin.blocking": ("BlockingAdminClient",),
+    "lowtide.admin.client": ("AdminClient",),
+    "lowtide.admin.cluster_description": ("ClusterDescription",),
+    "lowtide.admin.cluster_view": ("Broker", "PartitionDescription", "TopicDescription"),
+    "lowtide.admin.configs": ("ConfigChange", "ConfigEntry", "ConfigOperation", "ConfigResource", "ConfigSource", "ResourceType"),
+    "lowtide.admin.deletion": (
+        "TO_HIGH_WATERMARK",
+        "Committed",
+        "DeletedRecords",
+        "DeleteRecordsError",
+        "DeleteResult",
+        "DeleteStage",
+        "DeleteTarget",
+        "LeaderOnlyUnsupportedError",
+    ),
+    "lowtide.admin.errors": (
+        "AdminError",
+        "AuthenticationFailedError",
+        "BrokerAnsweredError",
+        "ClientClosedError",
+        "ConnectionFailedError",
+        "DeadlineExceededError",
+        "UnsupportedVersionError",
+    ),
+    "lowtide.admin.exchange": ("Feature",),
+    "lowtide.admin.group_offsets": ("CommittedOffset",),
+    "lowtide.admin.groups": ("GroupDescription", "GroupListing", "GroupMember", "ListedGroups"),
+    "lowtide.admin.log_dirs": ("LogDir", "ReplicaSize"),
+    "lowtide.admin.offsets": ("ListedOffset", "OffsetSpec", "Timestamp"),
+    "lowtide.admin.records": ("FetchedRecords",),
+    "lowtide.admin.settings": ("ClientSettings", "SettingsError"),
+    "lowtide.admin.topics": ("CreatedTopic", "NewTopic"),
+    "lowtide.protocol.types": ("TopicPartition",),
+}
+"""Where each name is. They are imported when they are asked for: Spark's workers need the settings only, and are many."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    message = f"module 'lowtide.admin' has no attribute {name!r}"
+    raise AttributeError(message)

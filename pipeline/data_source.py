@@ -1,4 +1,8 @@
-"""`format("lowtide")` as Spark sees it: a name, a schema, and who reads and writes."""
+"""`format("lowtide")` as Spark sees it: a name, a schema, and who reads and writes.
+
+Spark starts several processes for a query, each of which imports this module and asks for one thing: so what reads and what writes is
+imported when it is asked for. It is a tenth of a second each time.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from lowtide.pipeline.arrow_batches import SCHEMA, SCHEMA_WITH_HEADERS
-from lowtide.pipeline.batch_reader import BatchReader
 from lowtide.pipeline.read_options import read_options, wants_headers
-from lowtide.pipeline.sink_columns import SinkError
-from lowtide.pipeline.stream_reader import StreamReader
-from lowtide.pipeline.writer import BatchWriter, SinkSettings, StreamWriter
 
 
 class LowtideDataSource(DataSource):  # type: ignore[misc]
@@ -29,20 +29,29 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> Any:
         """Errors: OptionError."""
+        from lowtide.pipeline.batch_reader import BatchReader  # noqa: PLC0415 see the module
+
         return BatchReader(read_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 Spark's name
         """Errors: OptionError."""
+        from lowtide.pipeline.stream_reader import StreamReader  # noqa: PLC0415 see the module
+
         return StreamReader(read_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 Spark's signature
         """Errors: OptionError, SettingsError, SinkError: before anything is written."""
+        from lowtide.pipeline.sink_columns import SinkError  # noqa: PLC0415 see the module
+        from lowtide.pipeline.writer import BatchWriter, SinkSettings  # noqa: PLC0415 see the module
+
         if overwrite:
             raise SinkError('mode("overwrite") would have to delete what others have written: a topic is appended to, say mode("append")')
         return BatchWriter(SinkSettings.of(self.options, column_types(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802 Spark's signature
         """Errors: OptionError, SettingsError, SinkError: before anything is written."""
+        from lowtide.pipeline.writer import SinkSettings, StreamWriter  # noqa: PLC0415 see the module
+
         return StreamWriter(SinkSettings.of(self.options, column_types(schema)))
 
 

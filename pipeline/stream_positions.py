@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from lowtide.admin.blocking import BlockingAdminClient
+from lowtide.pipeline.cluster import Cluster
 from lowtide.pipeline.fetching import PlannedRange
 from lowtide.pipeline.planning import Planner, Selected
 from lowtide.pipeline.ranges import STARTED_AT, TOPIC_IDS, Positions, positions_from_json, positions_to_json, rate_limited
 from lowtide.pipeline.read_options import ReadOptions
 from lowtide.pipeline.trim import Consumed, Trimmer
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition, parse_topic_id, topic_id_text
-from lowtide.runtime.clock import Clock
+from lowtide.runtime.clock import Clock, SystemClock
 
 Json = dict[str, Any]
 
@@ -37,13 +39,6 @@ SELECTED_FOR_MS: Final = 1000
 
 LAST_TRIM_MS: Final = 10_000
 """How long a query that is ending waits for its last trim."""
-
-
-class Limit(NamedTuple):
-    """How much the next batch may take, or must find. All of what there is, without either."""
-
-    rows_max: int | None = None
-    rows_min: int | None = None
 
 
 class StreamPositions:
@@ -77,16 +72,17 @@ class StreamPositions:
         self._selected = self._planner.select()
         self._target = self._planner.latest(self._selected.partitions)
 
-    def latest(self, start_json: Mapping[str, Any], limit: Limit) -> Json:
+    def latest(self, start_json: Mapping[str, Any], rows_max: int | None = None, rows_min: int | None = None) -> Json:
         """Where the batch that begins at `start_json` ends; `start_json` itself, if there is to be none.
 
+        A batch takes `rows_max` at most, and waits until there are `rows_min`, or it is late. Without either it is what there is.
         Errors: DataLossError, when a topic was made anew; those of the planner.
         """
         start = positions_from_json(start_json)
         self._on_start(start, _topic_ids(start_json))
         ends = self._known_ends(start)
         begins = self._begins(start, start_json)
-        end = start if self._waits_for_more(begins, ends, limit) else self._limited(begins, ends, limit)
+        end = start if self._waits_for_more(begins, ends, rows_min) else _limited(begins, ends, rows_max)
         if end == start:
             if self._target is not None and self._trimmer is not None:
                 self._trimmer.finish(LAST_TRIM_MS)
@@ -163,20 +159,15 @@ class StreamPositions:
         added = [partition for partition in self._selected.partitions if partition not in begins]
         return begins | self._planner.earliest(added)
 
-    def _waits_for_more(self, begins: Positions, ends: Positions, limit: Limit) -> bool:
+    def _waits_for_more(self, begins: Positions, ends: Positions, rows_min: int | None) -> bool:
         """Whether there is too little for a batch, and still time. Source: KafkaMicroBatchStream.delayBatch."""
         now_ms = self._clock.monotonic_ms()
-        if limit.rows_min is not None and self._target is None and self._last_batch_ms is not None:
+        if rows_min is not None and self._target is None and self._last_batch_ms is not None:
             is_late = now_ms - self._last_batch_ms >= self._options.trigger_delay_max_ms
-            if not is_late and sum(max(end - begins.get(partition, 0), 0) for partition, end in ends.items()) < limit.rows_min:
+            if not is_late and sum(max(end - begins.get(partition, 0), 0) for partition, end in ends.items()) < rows_min:
                 return True
         self._last_batch_ms = now_ms
         return False
-
-    def _limited(self, begins: Positions, ends: Positions, limit: Limit) -> Positions:
-        """Where the next batch ends."""
-        known = {partition: begins.get(partition, 0) for partition in ends}
-        return dict(ends) if limit.rows_max is None else rate_limited(known, ends, limit.rows_max)
 
     def _of_added(self, partitions: list[TopicPartition]) -> Positions:
         """New partitions are read from their beginning, which should be 0. Errors: DataLossError."""
@@ -192,6 +183,22 @@ class StreamPositions:
             ids = {topic: topic_id for topic, topic_id in sorted(self._selected.topic_ids.items()) if topic in made}
             made[TOPIC_IDS] = {topic: topic_id_text(topic_id) for topic, topic_id in ids.items() if topic_id != ZERO_TOPIC_ID}
         return made
+
+
+def stream_positions(options: ReadOptions) -> StreamPositions:
+    """The driver's side of a stream, with connections of its own."""
+    clock = SystemClock()
+    trimmer = None
+    if options.trim.trims or options.trim.commit_group is not None:
+        trimmer = Trimmer(options.trim, lambda: BlockingAdminClient(options.client), clock)
+    return StreamPositions(Planner(Cluster(options.client, clock), options), options, trimmer, clock)
+
+
+def _limited(begins: Positions, ends: Positions, rows_max: int | None) -> Positions:
+    """Where the next batch ends."""
+    if rows_max is None:
+        return dict(ends)
+    return rate_limited({partition: begins.get(partition, 0) for partition in ends}, ends, rows_max)
 
 
 def _topic_ids(value: Mapping[str, Any]) -> dict[str, TopicId]:

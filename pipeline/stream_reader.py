@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 
-from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.pipeline.batch_reader import RangePartition, read_range
-from lowtide.pipeline.cluster import Cluster
-from lowtide.pipeline.planning import Planner
 from lowtide.pipeline.read_options import ReadOptions
-from lowtide.pipeline.stream_positions import Limit, StreamPositions
-from lowtide.pipeline.trim import Trimmer
-from lowtide.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from lowtide.pipeline.stream_positions import StreamPositions
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -34,13 +31,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @property
     def positions(self) -> StreamPositions:
-        """The driver's side, made when it is first needed."""
+        """The driver's side, made when it is first needed. Executors don't even import it."""
         if self._positions is None:
-            options, clock = self._options, SystemClock()
-            cluster = Cluster(options.client, clock)
-            has_work = options.trim.trims or options.trim.commit_group is not None
-            trimmer = Trimmer(options.trim, lambda: BlockingAdminClient(options.client), clock) if has_work else None
-            self._positions = StreamPositions(Planner(cluster, options), options, trimmer, clock)
+            from lowtide.pipeline.stream_positions import stream_positions  # noqa: PLC0415 see above
+
+            self._positions = stream_positions(self._options)
         return self._positions
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
@@ -57,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         # Spark has no limit of both kinds, so the lower one is ours. `Trigger.Once` says that everything is to be read.
         is_all = isinstance(limit, ReadAllAvailable)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self.positions.latest(start, Limit(rows_max, None if is_all else self._options.offsets_per_trigger_min))
+        return self.positions.latest(start, rows_max, None if is_all else self._options.offsets_per_trigger_min)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 Spark's name
         return self.positions.reported_latest()

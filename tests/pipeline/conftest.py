@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
+
+from .local_spark import local_spark
 
 SPARK_IS_HERE = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
@@ -18,40 +19,12 @@ NEED_SPARK = ("batch_read", "kills", "stream_read", "trim", "trim_listener", "wr
 collect_ignore = [] if SPARK_IS_HERE or os.environ.get("CI") else [f"test_{what}.py" for what in NEED_SPARK]
 """Without Spark only those remain that need none. CI has it."""
 
-SPARK = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.log.level": "ERROR",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.ui.showConsoleProgress": "false",
-}
-"""Small, and quick to start: a test's Spark has little to do."""
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """A Spark of two cores in this process, which knows the format."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    from lowtide.pipeline import register
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    for key, value in SPARK.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    register(session)
-    yield session
-    session.stop()
-    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(60)
+    """A Spark of two cores in this process. It has found the format by itself."""
+    with local_spark(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -156,3 +156,13 @@ def test_a_topic_that_does_not_exist_is_named(read):
 def test_an_option_that_cannot_be_is_told_with_its_name_its_value_and_the_reason(read, options, reason):
     with pytest.raises(PySparkException, match=reason):
         read(**options).count()
+
+
+def test_a_format_that_was_found_may_be_registered_too(spark, read, topic, fill):
+    """Programs that run where it isn't found do so, and must run here as well."""
+    from lowtide.pipeline import register
+
+    fill(topic, {0: 1})
+    assert read(subscribe=topic).count() == 1
+    register(spark)
+    assert read(subscribe=topic).count() == 1

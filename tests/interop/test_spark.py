@@ -1,0 +1,100 @@
+"""The data source and the listener on Apache Kafka: the same columns, and the same deletes as on Lowtide.
+
+With the jars of Spark's Kafka connector in `SPARK_KAFKA_JARS` (a list for `spark.jars`) the listener trims behind that, too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ..pipeline.local_spark import local_spark  # noqa: TID252 tests are no package that could be named
+from .kafka import Kafka
+
+pytestmark = pytest.mark.interop
+
+CONNECTOR = os.environ.get("SPARK_KAFKA_JARS", "")
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    with local_spark(tmp_path_factory.mktemp("warehouse"), **({"spark.jars": CONNECTOR} if CONNECTOR else {})) as session:
+        yield session
+
+
+@pytest.fixture
+def bootstrap(kafka: Kafka) -> str:
+    """A Kafka with a topic `t` of two partitions, and a record of each kind in it."""
+    kafka.start()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic("t", 2)])["t"].result(30)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd"})
+    for index in range(20):
+        producer.produce("t", value=f"v{index}", key=None if index % 3 else "k", partition=index % 2, headers=[("h", b"1")])
+    assert producer.flush(30) == 0
+    return kafka.bootstrap
+
+
+def begins(bootstrap: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "looks"})
+    try:
+        return [consumer.get_watermark_offsets(TopicPartition("t", one), 30, cached=False)[0] for one in (0, 1)]
+    finally:
+        consumer.close()
+
+
+def consume(spark, bootstrap: str, checkpoint: Path, format: str = "lowtide", name: str = "q", **options: str) -> list[int]:
+    """How many rows each batch had."""
+    rows: list[int] = []
+    reader = spark.readStream.format(format).option("kafka.bootstrap.servers", bootstrap).option("subscribe", "t")
+    for key, value in {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "8", **options}.items():
+        reader = reader.option(key, value)
+    writer = reader.load().writeStream.foreachBatch(lambda frame, _: rows.append(frame.count())).queryName(name)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination(180)
+    return rows
+
+
+def test_a_topic_of_kafka_is_read(spark, bootstrap):
+    frame = (
+        spark.read.format("lowtide").option("kafka.bootstrap.servers", bootstrap).option("subscribe", "t").option("includeHeaders", "true")
+    )
+    rows = frame.load().orderBy("partition", "offset").collect()
+    assert [(row.partition, row.offset) for row in rows] == [(partition, offset) for partition in (0, 1) for offset in range(10)]
+    assert [bytes(row.value) for row in rows[:3]] == [b"v0", b"v2", b"v4"]
+    assert [row.key and bytes(row.key) for row in rows[:4]] == [b"k", None, None, b"k"]
+    assert [(header.key, bytes(header.value)) for header in rows[0].headers] == [("h", b"1")]
+
+
+def test_a_stream_trims_a_topic_of_kafka(spark, bootstrap, tmp_path):
+    assert consume(spark, bootstrap, tmp_path / "c", trim="eager") == [8, 8, 4]
+    assert begins(bootstrap) == [10, 10]
+    assert consume(spark, bootstrap, tmp_path / "c", trim="eager") == []
+
+
+@pytest.mark.parametrize("format", ["lowtide", "kafka"])
+def test_a_listener_trims_a_topic_of_kafka(spark, bootstrap, tmp_path, format):
+    """The last batch too; and what a run left that had no listener."""
+    from lowtide.pipeline import TrimListener
+
+    if format == "kafka" and not CONNECTOR:
+        pytest.skip("SPARK_KAFKA_JARS doesn't name the jars of Spark's Kafka connector")
+    assert consume(spark, bootstrap, tmp_path / "c", format) == [8, 8, 4]
+    assert begins(bootstrap) == [0, 0]
+    listener = TrimListener(bootstrap, {"q": ["t"]}, checkpoints={"q": str(tmp_path / "c")})
+    spark.streams.addListener(listener)
+    try:
+        assert consume(spark, bootstrap, tmp_path / "c", format) == []
+        until = time.monotonic() + 60
+        while begins(bootstrap) != [10, 10]:
+            assert time.monotonic() < until, begins(bootstrap)
+            time.sleep(0.2)
+    finally:
+        spark.streams.removeListener(listener)
