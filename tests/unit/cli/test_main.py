@@ -187,6 +187,22 @@ def test_serve_imports_little():
     assert [name for name in of_help if name.startswith(("lowtide.broker", "lowtide.storage", "asyncio"))] == []
 
 
+def test_a_broker_is_about_to_listen_without_what_only_commands_need(tmp_path):
+    """Everything is imported then but what a request brings; nothing of Typer, rich or the client is."""
+    program = (
+        "import asyncio, sys\n"
+        "def listen(runner, broker):\n    broker.close()\n"
+        "    print(*sorted(name for name, module in sys.modules.items() if module))\n    return 0\n"
+        "asyncio.Runner.run = listen\nfrom lowtide.cli.main import main\n"
+        f"sys.exit(main(['serve', '--set', 'log.dirs={tmp_path}', '--set', 'listeners=PLAINTEXT://127.0.0.1:0']))"
+    )
+    ended = run("-c", program)
+    assert ended.returncode == 0, ended.stderr
+    loaded = ended.stdout.split()
+    assert "lowtide.broker.lifecycle" in loaded
+    assert [name for name in loaded if name.partition(".")[0] in ("typer", "rich", "pydantic") or name.startswith("lowtide.admin")] == []
+
+
 def test_the_open_file_limit_is_raised_as_far_as_it_goes():
     """In a process of its own, for it stays raised."""
     program = (
