@@ -101,8 +101,11 @@ def ended(command: Callable[[], Any]) -> int:
     except CallError as error:
         context = getattr(error, "ctx", None)
         name = context.command_path if context is not None else "lowtide"
-        sentence = error.format_message().rstrip(".")
-        print(f"{name}: {sentence}. `{name} --help` says more.", file=sys.stderr)
+        sentence = error.format_message().rstrip(".\n")
+        if "\n" in sentence:  # The help of a group that was called without a command; Typer's later versions have printed it.
+            print(sentence, file=sys.stderr)
+        elif sentence:
+            print(f"{name}: {sentence}. `{name} --help` says more.", file=sys.stderr)
         return ExitCode.MISUSED
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED

@@ -50,6 +50,15 @@ def test_no_command_is_a_mistake_that_gets_help(capsys):
     assert "Usage: lowtide" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("group", ["topics", "configs", "groups", "records", "cluster"])
+def test_a_group_without_a_command_gets_its_help(group, capsys):
+    """Once, and as a mistake; there was an empty sentence behind it."""
+    assert main([group]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count(f"Usage: lowtide {group}") == 1
+    assert "says more" not in captured.err
+
+
 def test_an_unknown_command_is_refused(capsys):
     """One sentence, exit code 2."""
     assert main(["sevre"]) == 2
