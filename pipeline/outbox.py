@@ -138,12 +138,12 @@ class Outbox:
             self.unacknowledged_bytes += sum(len(part.records) for part in parts) - len(batch.records)
             partition.replace(batch, parts)
             return False
-        if done:
-            self.unacknowledged_bytes -= len(batch.records)
-            self.acknowledged_records += batch.record_count
-            if partition.is_empty:
-                del self._busy[batch.place]
-        return done
+        for each in done:
+            self.unacknowledged_bytes -= len(each.records)
+            self.acknowledged_records += each.record_count
+        if partition.is_empty:
+            del self._busy[batch.place]
+        return bool(done)
 
     def on_lost(self, batches: Iterable[ProducerBatch], why: str, now_ms: int) -> None:
         """No answer will come for these: `why` is for the error if it goes on so."""

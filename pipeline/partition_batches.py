@@ -6,6 +6,8 @@ Decides only; time is passed in, and nothing is sent from here. Invariants:
   to the partition until all that was in flight there is answered.
 - A batch keeps its sequence over all its retries, so that a broker that has it already doesn't append it again (KIP-98). A sequence follows
   from the number of records before it, so a batch that is split keeps the range of the whole.
+- A broker that was restarted remembers the last batch only, and refuses those before it, which it has, as out of order. So what may have
+  been appended is sent again to the last, before such a refusal is believed: if one is taken, the broker has those before it.
 - Only when a broker has lost what it knew of the producer does the partition go on with the next producer epoch, from sequence 0 (KIP-360).
   As with Kafka's own clients a batch whose fate wasn't known at that moment may then be there twice.
 
@@ -63,6 +65,11 @@ class ProducerBatch:
 
     attempts: int = 0
     last_error: str = "it was not sent"
+    may_be_appended: bool = False
+    """An answer was lost."""
+
+    is_out_of_order: bool = False
+    """The broker has said so since."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,12 +142,14 @@ class PartitionBatches:
 
     def ready(self, now_ms: int) -> bool:
         """Whether `take` would give a batch."""
-        free = bool(self._waiting) and not self._is_held and not self.wants_producer_id
+        free = self._next() is not None and not self._is_held and not self.wants_producer_id
         return free and len(self._in_flight) < MAX_IN_FLIGHT and now_ms >= self.not_before_ms
 
     def take(self) -> ProducerBatch:
         """The next batch to be sent, from now on in flight. Only where `ready`."""
-        batch = self._waiting.popleft()
+        batch = self._next()
+        assert batch is not None, "nothing waits"
+        self._waiting.remove(batch)
         self._in_flight.append(batch)
         batch.attempts += 1
         if self.producer_id >= 0:
@@ -156,16 +165,19 @@ class PartitionBatches:
         oldest = self.oldest
         self._epoch_begins_at = self._records_added if oldest is None else oldest.first_record
 
-    def on_answer(self, batch: ProducerBatch, code: ErrorCode, *, log_start_offset: int, message: str | None, now_ms: int) -> bool:
-        """A broker has answered for a batch. Returns whether it is done with; what isn't will be sent again.
+    def on_answer(
+        self, batch: ProducerBatch, code: ErrorCode, *, log_start_offset: int, message: str | None, now_ms: int
+    ) -> list[ProducerBatch]:
+        """A broker has answered for a batch. Returns those that are done with by that; what isn't will be sent again.
 
         Errors: ProduceError when it never will be; BatchTooLargeError when it must be split (`replace`).
         """
         if code in _APPENDED:
             self._in_flight.remove(batch)
+            done = [batch, *self._appended_before(batch)]
             self.backoff.reset()
             self._after_answer()
-            return True
+            return done
         batch.last_error = f"{code.name}: {message}" if message else code.name
         if code in _TOO_LARGE and batch.record_count > 1:
             self._put_back(batch)
@@ -173,6 +185,7 @@ class PartitionBatches:
         is_first = batch is self.oldest
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # Behind a batch that failed it had to be refused. The first one is next in order: the broker doesn't know those before it.
+            batch.is_out_of_order = True
             self._wants_bump |= is_first
         elif code is ErrorCode.UNKNOWN_PRODUCER_ID:
             # Without a log start offset the partition has moved on meanwhile, and the next answer says more.
@@ -180,11 +193,12 @@ class PartitionBatches:
         elif not code.retriable:
             raise _refused(batch, code)
         self._retry(batch, now_ms)
-        return False
+        return []
 
     def on_lost(self, batch: ProducerBatch, why: str, now_ms: int) -> None:
         """No answer came, and none will: the batch may have been appended, or not."""
         batch.last_error = why
+        batch.may_be_appended, batch.is_out_of_order = True, False
         self._retry(batch, now_ms)
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
@@ -196,6 +210,27 @@ class PartitionBatches:
             part.first_record = first
             first += part.record_count
             self._insert(part)
+
+    def _next(self) -> ProducerBatch | None:
+        """What to send next: the first that waits, or, where a new epoch is wanted, the first that the broker may have after all."""
+        if self._wants_bump:
+            return next((batch for batch in self._waiting if batch.may_be_appended and not batch.is_out_of_order), None)
+        return self._waiting[0] if self._waiting else None
+
+    def _appended_before(self, taken: ProducerBatch) -> list[ProducerBatch]:
+        """Take out what the broker must have, since it has taken a later batch.
+
+        That is one whose answer was lost, and that it has refused as out of order since, so it knows the producer: an epoch's sequences are
+        taken in their order only, and those before it were appended, and forgotten.
+        """
+        done = [
+            batch for batch in self._waiting if batch.first_record < taken.first_record and batch.may_be_appended and batch.is_out_of_order
+        ]
+        for batch in done:
+            self._waiting.remove(batch)
+        if done:
+            self._wants_bump = False
+        return done
 
     def _retry(self, batch: ProducerBatch, now_ms: int) -> None:
         if not self._is_held:
@@ -216,8 +251,10 @@ class PartitionBatches:
         if self._in_flight:
             return
         self._is_held = False
-        if self._wants_bump:
+        if self._wants_bump and self._next() is None:
             self._wants_bump = False
+            for batch in self._waiting:
+                batch.may_be_appended = batch.is_out_of_order = False
             if self.producer_epoch >= PRODUCER_EPOCH_MAX:
                 self.wants_producer_id = True
                 return

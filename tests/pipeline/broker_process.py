@@ -57,6 +57,12 @@ class BrokerProcess:
             else:
                 return
 
+    def terminate(self) -> None:
+        """SIGTERM, and wait for the end: it stops as an operator would have it."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(LIMIT_S)
+
     def kill(self) -> None:
         """SIGKILL, and wait for the end. May be called twice."""
         if self._process is not None:

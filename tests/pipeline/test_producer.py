@@ -94,8 +94,9 @@ def test_connections_that_end_with_answers_outstanding_double_nothing(tmp_path: 
         assert read(broker.address, "numbers") == expected(20_000)
 
 
-def test_a_broker_that_is_killed_while_it_is_written_to_has_everything_once(tmp_path: Path):
-    """It comes back with what it knew of the producer, from its log."""
+@pytest.mark.parametrize("ending", ["kill", "terminate"])
+def test_a_broker_that_ends_while_it_is_written_to_has_everything_once(tmp_path: Path, ending: str):
+    """It comes back with what it knew of the producer, from its log, or after a clean stop with the last batch only."""
     with BrokerProcess(tmp_path / "broker", "log.retention.ms=-1") as broker:
         create_topic(broker.address, "numbers")
         writing = producer(broker.address)
@@ -115,7 +116,7 @@ def test_a_broker_that_is_killed_while_it_is_written_to_has_everything_once(tmp_
             while writing.acknowledged_records < after and thread.is_alive():
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
-            broker.kill()
+            getattr(broker, ending)()
             broker.start()
         thread.join(2 * LIMIT_S)
         assert not thread.is_alive()
