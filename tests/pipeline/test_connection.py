@@ -7,13 +7,16 @@ import struct
 
 import pytest
 
+from lowtide.admin.errors import AuthenticationFailedError
 from lowtide.admin.opening import FIRST_TRIED
-from lowtide.admin.settings import Address, ClientSettings
+from lowtide.admin.settings import Address, ClientSettings, SaslSettings
 from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed, UnsupportedVersionError
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from lowtide.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from lowtide.runtime.clock import SystemClock
 
 from .scripted_broker import ScriptedBroker
@@ -146,3 +149,31 @@ def test_a_port_where_nobody_listens_is_told_at_once():
 def test_a_broker_that_accepts_and_says_nothing_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ConnectionFailed, match="it didn't answer in time"):
         opened(mute.getsockname()[1], connection_setup_timeout_ms=300)
+
+
+@pytest.mark.parametrize("password", ["right", "wrong"])
+def test_a_worker_says_who_it_is(password):
+    """By the exchange of the admin client: here it goes over a blocking socket."""
+    table = {ApiKey.SASL_HANDSHAKE: (1, 1), ApiKey.SASL_AUTHENTICATE: (0, 0), ApiKey.METADATA: (0, 1)}
+
+    def answer(api_key: int, version: int, correlation_id: int, request: bytes) -> bytes:
+        if api_key == ApiKey.API_VERSIONS:
+            return versions(correlation_id, version, table)
+        if api_key == ApiKey.METADATA:
+            return metadata(correlation_id)
+        if api_key == ApiKey.SASL_HANDSHAKE:
+            body = SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+        elif request.endswith(b"\0ada\0right"):
+            body = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"")
+        else:
+            body = SaslAuthenticateResponse(error_code=58, error_message="who is that?", auth_bytes=b"")
+        return framed(struct.pack(">i", correlation_id), codec_for(type(body), version).encode(body))
+
+    sasl = SaslSettings(mechanism="PLAIN", username="ada", password=password)
+    with ScriptedBroker(answer) as broker:
+        if password == "wrong":
+            with pytest.raises(AuthenticationFailedError, match="ada can't log in by PLAIN: who is that?"):
+                opened(broker.port, sasl=sasl)
+            return
+        with opened(broker.port, sasl=sasl) as connection:
+            assert len(connection.request(ApiKey.METADATA, NO_TOPICS, soon()).brokers) == 1
