@@ -59,7 +59,8 @@ class AdminClient:
         self.settings = settings if isinstance(settings, ClientSettings) else ClientSettings.of(settings)
         if self.settings.unused_keys:
             _LOG.warning("these settings mean nothing to this client: %s", ", ".join(self.settings.unused_keys))
-        self._cluster = Cluster(self.settings, ports or Ports(SystemClock(), system_random()))
+        self.cluster = Cluster(self.settings, ports or Ports(SystemClock(), system_random()))
+        """What the methods stand on: leaders, coordinators, one request to one broker. For requests that have no method."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,14 +70,14 @@ class AdminClient:
 
     async def close(self) -> None:
         """Close all connections. Calls that are under way fail."""
-        await self._cluster.close()
+        await self.cluster.close()
 
     def _deadline(self, timeout: float | None) -> Deadline:
         """By when a call has to end that begins now and was given so many seconds. Errors: ValueError."""
         if timeout is not None and not timeout > 0:
             message = f"a timeout of {timeout} seconds leaves no time for anything"
             raise ValueError(message)
-        return self._cluster.deadline(None if timeout is None else max(round(timeout * 1000), 1))
+        return self.cluster.deadline(None if timeout is None else max(round(timeout * 1000), 1))
 
     # ------------------------------------------------------------------ records
     async def delete_records(
@@ -106,19 +107,19 @@ class AdminClient:
         Errors: ValueError for targets that can't be meant, before anything is sent; those of the class.
         """
         deadline = self._deadline(timeout)
-        return await delete_records(self._cluster, targets, deadline, leader_only=leader_only, topic_ids=topic_ids)
+        return await delete_records(self.cluster, targets, deadline, leader_only=leader_only, topic_ids=topic_ids)
 
     async def resolve_delete_targets(
         self, targets: Mapping[TopicPartition, DeleteTarget], *, timeout: float | None = None
     ) -> dict[TopicPartition, Offset | DeleteRecordsError]:
         """The offsets to which `delete_records` would delete now. Nothing is deleted: for a rehearsal, or to repeat a delete exactly."""
-        return await resolve_targets(self._cluster, targets, self._deadline(timeout))
+        return await resolve_targets(self.cluster, targets, self._deadline(timeout))
 
     async def list_offsets(
         self, places: Mapping[TopicPartition, Place], *, read_committed: bool = False, timeout: float | None = None
     ) -> dict[TopicPartition, ListedOffset | AdminError]:
         """The offset at a place of each partition: an `OffsetSpec`, or a `Timestamp` for the first record that isn't older."""
-        return await offsets.list_offsets(self._cluster, places, self._deadline(timeout), read_committed=read_committed)
+        return await offsets.list_offsets(self.cluster, places, self._deadline(timeout), read_committed=read_committed)
 
     async def fetch_records(
         self,
@@ -136,7 +137,7 @@ class AdminClient:
         """
         deadline = self._deadline(timeout)
         return await records.fetch_records(
-            self._cluster, partition, offset, deadline, max_bytes=max_bytes, wait_ms=wait_ms, read_committed=read_committed
+            self.cluster, partition, offset, deadline, max_bytes=max_bytes, wait_ms=wait_ms, read_committed=read_committed
         )
 
     # ------------------------------------------------------------------ topics
@@ -145,11 +146,11 @@ class AdminClient:
     ) -> dict[str, CreatedTopic | AdminError]:
         """Make topics, or with `validate_only` find out whether they could be made."""
         deadline = self._deadline(timeout)
-        return await topics.create_topics(self._cluster, new_topics, deadline, validate_only=validate_only)
+        return await topics.create_topics(self.cluster, new_topics, deadline, validate_only=validate_only)
 
     async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> dict[str, AdminError | None]:
         """Delete topics with all their records; None means done."""
-        return await topics.delete_topics(self._cluster, names, self._deadline(timeout))
+        return await topics.delete_topics(self.cluster, names, self._deadline(timeout))
 
     async def create_partitions(
         self,
@@ -161,17 +162,17 @@ class AdminClient:
     ) -> dict[str, AdminError | None]:
         """Let topics have so many partitions in all; `assignments` has the brokers of each new one's replicas."""
         deadline = self._deadline(timeout)
-        return await topics.create_partitions(self._cluster, counts, deadline, assignments=assignments, validate_only=validate_only)
+        return await topics.create_partitions(self.cluster, counts, deadline, assignments=assignments, validate_only=validate_only)
 
     async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, TopicDescription]:
         """All topics that may be seen, with their partitions, leaders and ids."""
-        found = await topics.describe_topics(self._cluster, None, self._deadline(timeout))
+        found = await topics.describe_topics(self.cluster, None, self._deadline(timeout))
         described = {name: topic for name, topic in found.items() if isinstance(topic, TopicDescription)}
         return {name: topic for name, topic in described.items() if include_internal or not topic.is_internal}
 
     async def describe_topics(self, names: Iterable[str], *, timeout: float | None = None) -> dict[str, TopicDescription | AdminError]:
         """Topics with their partitions, leaders and ids."""
-        return await topics.describe_topics(self._cluster, names, self._deadline(timeout))
+        return await topics.describe_topics(self.cluster, names, self._deadline(timeout))
 
     # ------------------------------------------------------------------ configurations
     async def describe_configs(
@@ -185,7 +186,7 @@ class AdminClient:
     ) -> dict[ConfigResource, dict[str, ConfigEntry] | AdminError]:
         """The keys of each resource (all, or those in `keys`) with their values and where these come from."""
         deadline = self._deadline(timeout)
-        return await configs.describe_configs(self._cluster, resources, deadline, keys=keys, synonyms=synonyms, documentation=documentation)
+        return await configs.describe_configs(self.cluster, resources, deadline, keys=keys, synonyms=synonyms, documentation=documentation)
 
     async def alter_configs(
         self,
@@ -195,16 +196,16 @@ class AdminClient:
         timeout: float | None = None,
     ) -> dict[ConfigResource, AdminError | None]:
         """Change keys, and leave the others as they are (KIP-339). All changes of a resource are made, or none."""
-        return await configs.alter_configs(self._cluster, changes, self._deadline(timeout), validate_only=validate_only)
+        return await configs.alter_configs(self.cluster, changes, self._deadline(timeout), validate_only=validate_only)
 
     # ------------------------------------------------------------------ the cluster
     async def describe_cluster(self, *, include_fenced: bool = False, timeout: float | None = None) -> ClusterDescription:
         """The cluster's id, its controller and its brokers; with `include_fenced` also those that may not lead (Kafka 4.0, KIP-1073)."""
-        return await cluster_description.describe_cluster(self._cluster, self._deadline(timeout), include_fenced=include_fenced)
+        return await cluster_description.describe_cluster(self.cluster, self._deadline(timeout), include_fenced=include_fenced)
 
     async def describe_features(self, *, timeout: float | None = None) -> dict[str, Feature]:
         """The features that a broker knows, and the level at which the cluster uses each (KIP-584)."""
-        return await cluster_description.describe_features(self._cluster, self._deadline(timeout))
+        return await cluster_description.describe_features(self.cluster, self._deadline(timeout))
 
     async def describe_log_dirs(
         self,
@@ -214,20 +215,20 @@ class AdminClient:
         timeout: float | None = None,
     ) -> dict[BrokerId, dict[str, LogDir] | AdminError]:
         """The log directories of brokers (all that can be reached) by path, and the replicas in them (all, or of `partitions`)."""
-        return await log_dirs.describe_log_dirs(self._cluster, brokers, partitions, self._deadline(timeout))
+        return await log_dirs.describe_log_dirs(self.cluster, brokers, partitions, self._deadline(timeout))
 
     # ------------------------------------------------------------------ groups
     async def list_groups(self, *, states: Iterable[str] = (), kinds: Iterable[str] = (), timeout: float | None = None) -> ListedGroups:
         """All groups, or those in one of these states (`Stable`, ...) and of these kinds (`classic`, `consumer`)."""
-        return await groups.list_groups(self._cluster, self._deadline(timeout), states=states, kinds=kinds)
+        return await groups.list_groups(self.cluster, self._deadline(timeout), states=states, kinds=kinds)
 
     async def describe_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription | AdminError]:
         """Groups with their members and what these read; GROUP_ID_NOT_FOUND for one that isn't there."""
-        return await groups.describe_groups(self._cluster, group_ids, self._deadline(timeout))
+        return await groups.describe_groups(self.cluster, group_ids, self._deadline(timeout))
 
     async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, AdminError | None]:
         """Delete groups without members, and what they have committed; NON_EMPTY_GROUP while there are members."""
-        return await groups.delete_groups(self._cluster, group_ids, self._deadline(timeout))
+        return await groups.delete_groups(self.cluster, group_ids, self._deadline(timeout))
 
     # ------------------------------------------------------------------ offsets of groups
     async def list_group_offsets(
@@ -243,17 +244,17 @@ class AdminClient:
         """
         asked = group_ids if isinstance(group_ids, Mapping) else dict.fromkeys(group_ids)
         deadline = self._deadline(timeout)
-        return await group_offsets.list_group_offsets(self._cluster, asked, deadline, require_stable=require_stable)
+        return await group_offsets.list_group_offsets(self.cluster, asked, deadline, require_stable=require_stable)
 
     async def alter_group_offsets(
         self, group: str, committed: Mapping[TopicPartition, CommittedOffset | Offset], *, timeout: float | None = None
     ) -> dict[TopicPartition, AdminError | None]:
         """Commit offsets in the name of a group that has no members; None means done. With members it is UNKNOWN_MEMBER_ID."""
         given = {key: CommittedOffset(offset=value) if isinstance(value, int) else value for key, value in committed.items()}
-        return await group_offsets.alter_group_offsets(self._cluster, group, given, self._deadline(timeout))
+        return await group_offsets.alter_group_offsets(self.cluster, group, given, self._deadline(timeout))
 
     async def delete_group_offsets(
         self, group: str, partitions: Collection[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, AdminError | None]:
         """Forget what a group has committed for partitions; GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
-        return await group_offsets.delete_group_offsets(self._cluster, group, partitions, self._deadline(timeout))
+        return await group_offsets.delete_group_offsets(self.cluster, group, partitions, self._deadline(timeout))

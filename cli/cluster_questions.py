@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 async def view_of_topics(client: AdminClient, topics: Sequence[str] | None, timeout_ms: int) -> ClusterView:
     """What a broker knows of topics, or of all (None), in one answer with the brokers. Errors: AdminError."""
-    cluster = client._cluster  # noqa: SLF001 - the client's own methods give topics without the cluster that they are of
+    cluster = client.cluster
     return await cluster.view(topics, cluster.deadline(timeout_ms))
 
 
 async def asked(client: AdminClient, broker_id: BrokerId, request: ApiMessage, timeout_ms: int, *, version: int) -> Any:
     """The answer of one broker to a request that has no method. Not tried again. Errors: AdminError."""
-    cluster = client._cluster  # noqa: SLF001 - likewise
+    cluster = client.cluster
     async with cluster.broker(broker_id, cluster.deadline(timeout_ms)) as handle:
         return await handle.ask_in(request, version)
 
@@ -41,7 +41,7 @@ def fitting(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
 
 async def asked_controller(client: AdminClient, request: ApiMessage, timeout_ms: int) -> Any:
     """The answer of the controller to a request that has no method. Not tried again. Errors: AdminError."""
-    cluster = client._cluster  # noqa: SLF001 - likewise
+    cluster = client.cluster
     deadline = cluster.deadline(timeout_ms)
     async with cluster.broker(await cluster.controller(deadline), deadline) as handle:
         return await handle.ask(request)
