@@ -38,7 +38,7 @@ from lowtide.runtime.heavy_work import Step
 from lowtide.storage.cleanable import GROUP_SEGMENTS_MAX, RELATIVE_OFFSET_MAX, group_segments
 from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, CleanedSegment, CleanedSize
 from lowtide.storage.cleaned_transactions import CleanedTransactions
-from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, note_batch
+from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, emptied, note_batch
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.offset_map import OffsetMap
 from lowtide.storage.open_transactions import CompletedTransaction
@@ -142,6 +142,8 @@ class _Cleaning:
         self._rules = CompactionRules(order.now_ms, order.delete_retention_ms, order.last_records, order.decompressed_bytes_max)
         self._before = CleanedSize()
         self._after = CleanedSize()
+        self._gone: BatchHeader | None = None
+        """The batch that was read last, if nothing is left of it."""
 
     def steps(self) -> Iterator[Step]:
         """Both walks."""
@@ -213,6 +215,7 @@ class _Cleaning:
                 more = groups.popleft()
                 taken += more
                 yield from self._write(cleaned, more, transactions)
+            self._keep_end(cleaned)
             retained, transactions.retained = transactions.retained, []
             cleaned.finish(retained)
             is_done = True
@@ -221,6 +224,13 @@ class _Cleaning:
                 cleaned.abandon()
         self._after.add(cleaned.total)
         yield Step(0, _encode_outcome(GroupCleaned([segment.base_offset for segment in taken], cleaned.size, bool(retained))))
+
+    def _keep_end(self, cleaned: CleanedSegment) -> None:
+        """The last batch of what is made stays, if only as an empty one: it joins the next segment, and a gap tells of a loss."""
+        if self._gone is not None:
+            empty = emptied(self._gone)
+            cleaned.append(read_batch_header(empty), empty)
+            self._gone = None
 
     def _may_join(self, taken: list[SegmentPlace], groups: deque[list[SegmentPlace]]) -> bool:
         """Whether the first of these groups may become part of what is made of `taken`, of which nothing is left."""
@@ -248,6 +258,7 @@ class _Cleaning:
         is_last = header.next_offset == self.order.first_uncleanable_offset
         with _naming(self._path(segment.base_offset, LOG_SUFFIX), header):
             left = compact_batch(self._offsets, header, batch, self._rules, discarded=discarded, is_last=is_last)
+        self._gone = header if left is None else None
         if left is not None:
             cleaned.append(header if left is batch else read_batch_header(left), left)
 

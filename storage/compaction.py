@@ -7,7 +7,7 @@ reaches are written anew by `compact_batch`. Guards:
 - a record goes only if a later one of its key is in the map, it is a tombstone whose time is over, or its transaction was aborted;
 - records of aborted transactions aren't put into the map: they mustn't replace committed ones;
 - a producer's last batch stays as an empty one, so that its sequence numbers are still known after a start; without one, its last marker;
-- the last batch of all that is compacted stays, as an empty one at least: it says how far the offsets go;
+- the last batch of each segment that is made stays, as an empty one at least: it says how far the offsets go;
 - epoch, producer, sequence, timestamp type, codec and flags of a batch are kept, and what isn't changed is copied byte for byte.
 
 A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That moment is kept in the
@@ -95,7 +95,7 @@ def compact_batch(
     if header.is_control:
         return _compact_marker(header, batch, rules, unneeded=discarded, stays=stays)
     if discarded or not header.record_count:
-        return _empty(header) if stays else None
+        return emptied(header) if stays else None
     horizon_ms = _horizon_ms(header)
     drops_tombstones = horizon_ms is not None and rules.now_ms >= horizon_ms
     new_horizon_ms = rules.now_ms + rules.delete_retention_ms if horizon_ms is None else None
@@ -108,7 +108,7 @@ def compact_batch(
         timestamp_shift=None if new_horizon_ms is None else header.base_timestamp - new_horizon_ms,
     ) or _retained(offsets, header, bytes(records), drops_tombstones=drops_tombstones, new_horizon_ms=new_horizon_ms)
     if not retained.record_count:
-        return _empty(header) if stays else None
+        return emptied(header) if stays else None
     if retained.records is None:
         return batch
     return _changed(header, retained, new_horizon_ms if retained.has_tombstones else None)
@@ -154,7 +154,7 @@ def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_t
 def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, *, unneeded: bool, stays: bool) -> Buffer | None:
     horizon_ms = _horizon_ms(header)
     if not header.record_count or (unneeded and horizon_ms is not None and horizon_ms <= rules.now_ms):
-        return _empty(header) if stays else None
+        return emptied(header) if stays else None
     if not unneeded or horizon_ms is not None:
         return batch
     records = bytes(_records(header, batch, rules.decompressed_bytes_max))
@@ -166,7 +166,7 @@ def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, 
     return _changed(header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms)
 
 
-def _empty(header: BatchHeader) -> bytes:
+def emptied(header: BatchHeader) -> bytes:
     """A batch without records that says what it said of its producer, as Kafka writes it: no codec, no horizon, no base timestamp."""
     kept = header.attributes & ~(COMPRESSION_BITS | DELETE_HORIZON_BIT)
     return assemble_batch(msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b"")

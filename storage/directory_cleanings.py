@@ -59,6 +59,10 @@ class DirectoryCleanings:
         self._has_file = self._ports.filesystem.exists(self._path)
         self._read = read_checkpoint(self._ports.filesystem, self._path, here)
 
+    def cleaned_to(self, key: TopicPartition) -> Offset:
+        """Up to where the file says that a log that isn't loaded is compacted (exclusive); 0 where it says nothing."""
+        return self._read.get(key, Offset(0))
+
     def on_loaded(self, log: Log) -> None:
         """A log has been loaded, or made."""
         log.swaps.cleaned_to = self._read.pop(log.topic_partition, None)

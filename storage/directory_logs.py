@@ -184,6 +184,7 @@ class DirectoryLogs:
             topic_id=topic_id,
             recovery_point=self._old_recovery_points.get(topic_partition, 0),
             high_watermark=self._old_high_watermarks.get(topic_partition, 0),
+            cleaned_to=self.cleanings.cleaned_to(topic_partition),
             log_start_offset=log_start_offset,
             clean=self.directory.stopped_cleanly,
             now_ms=self._ports.clock.wall_ms(),

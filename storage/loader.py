@@ -116,6 +116,7 @@ def load_log(
     clean: bool,
     now_ms: int,
     high_watermark: Offset = 0,
+    cleaned_to: Offset = 0,
     cache: SegmentCache | None = None,
     producer_state: ProducerStateManager | None = None,
     report: LoadReport | None = None,
@@ -123,14 +124,16 @@ def load_log(
     """Opens the log in `directory`, which exists.
 
     `recovery_point`, `high_watermark` (0 if unknown) and `log_start_offset` (0 without an entry) are what the log directory's files say;
-    `clean` says that the broker stopped cleanly after it had written them. `report` is filled in. Of `config` only the sizes and the
-    cleanup policy count here: under "compact" a gap between unsynced segments is taken for compaction's, otherwise it ends the log.
+    `clean` says that the broker stopped cleanly after it had written them. `report` is filled in. Of `config` only the sizes count here.
+    A gap between unsynced segments ends the log, unless it is below `cleaned_to`: there it is the compaction's of another broker, for our
+    own leaves none between segments.
     The log's recovery point is never above what was given, whatever was checked: checking reads the page cache, which proves nothing.
     After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo what was mended, and a truncation that the
     crash had overtaken.
     Errors: StorageError, when the disk fails.
     """
     loader = _Loader(filesystem, directory, config, now_ms, report if report is not None else LoadReport())
+    loader.cleaned_to = cleaned_to
     try:
         loader.remove_leftovers()
         segments = loader.open_segments(log_start_offset)
@@ -173,6 +176,7 @@ class _Loader:
         self.now_ms = now_ms
         self.report = report
         self.names: set[str] = set(filesystem.listdir(directory))
+        self.cleaned_to: Offset = 0
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochs()
         self.epochs_known = False
@@ -370,11 +374,11 @@ class _Loader:
     def _may_follow(self, end_offset: Offset, next_base: Offset, *, was_flushed: bool) -> bool:
         """Whether a segment that begins at `next_base` continues a log that ends at `end_offset`.
 
-        A gap comes from compaction, or from a power cut that lost the end of the segment before it.
+        A gap comes from a power cut that lost the end of the segment before it, or in Kafka's directories from compaction.
         """
         if next_base < end_offset:
             return False
-        return next_base == end_offset or "compact" in self.config.cleanup_policy or was_flushed
+        return next_base == end_offset or was_flushed or next_base <= self.cleaned_to
 
     def _drop_after(self, number: int) -> None:
         for segment in reversed(self.segments[number + 1 :]):

@@ -38,7 +38,7 @@ from lowtide.storage.markers import check_producer, refused, remember_producer
 from lowtide.storage.offsets import LogOffsets
 from lowtide.storage.open_transactions import CompletedTransaction
 from lowtide.storage.producer_state import ACCEPTED
-from lowtide.storage.segment import CONTROL_BYTES_MAX, Segment
+from lowtide.storage.segment import CONTROL_BYTES_MAX, Segment, next_base_offset
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.segment_list import SegmentList
 from lowtide.storage.segment_swap import SegmentSwaps
@@ -443,7 +443,7 @@ class Log(LogOffsets):
     def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
         header, segment, size = batch.header, self._segments.active, len(batch.content)
         if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
-            segment = self._roll(max(header.base_offset, self.log_end_offset), now_ms)
+            segment = self._roll(next_base_offset(self.log_end_offset, header.last_offset), now_ms)
         position = segment.size
         segment.write([batch.content], size)
         segment.note_batch(header.last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes)

@@ -83,6 +83,14 @@ class BatchPlace(msgspec.Struct, gc=False):
     size: int
 
 
+def next_base_offset(log_end_offset: Offset, last_offset: Offset) -> Offset:
+    """Where a segment begins whose first batch ends at `last_offset` (inclusive): where the log ends, though the batch may begin above.
+
+    So the segments of a follower join, also when its leader's log is compacted: a gap between them tells of a loss.
+    """
+    return max(log_end_offset, Offset(last_offset - MAX_RELATIVE_OFFSET))
+
+
 class Segment:
     """One segment. `base_offset` is at or below its first batch; it ends where the next segment begins."""
 

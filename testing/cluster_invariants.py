@@ -312,10 +312,6 @@ class ClusterInvariants:
         if watch.log is not log:
             watch.log, watch.seen = log, (-1, -1, -1)
             watch.checked_to = 0
-            if machine.broker_id in self._lossy and "compact" in log.config.cleanup_policy and _has_gap(log):
-                # The loader can't tell what a power cut has taken from what compaction has.
-                self._chronicle.note("---", f"{watch.name} may have lost the end of a segment")
-                watch.has_holes = True
         return watch
 
     def _on_log(self, machine: Machine, watch: ReplicaWatch, log: Log) -> None:
@@ -424,12 +420,6 @@ class ClusterInvariants:
 
     def _violate(self, what: str) -> None:
         self._chronicle.violate(what)
-
-
-def _has_gap(log: Log) -> bool:
-    """Whether a segment ends before the next one begins."""
-    ends = [max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset) for segment in log.segments[:-1]]
-    return any(end < segment.base_offset for end, segment in zip(ends, log.segments[1:], strict=True))
 
 
 def _nobody(_topic: str, _number: int) -> None:

@@ -18,8 +18,9 @@ def leader_of(followers: dict[int, Any]) -> Any:
     partition = SimpleNamespace(leadership=leadership, topic_id=TOPIC_ID, leader_epoch=0)
     image = SimpleNamespace(broker_epoch=lambda _: 5, may_be_in_sync=lambda *_: True)
     clock = SimpleNamespace(monotonic_ms=lambda: 0)
+    empty = SimpleNamespace(_purgatory=SimpleNamespace(_buckets={}))
     return SimpleNamespace(
-        replicas=SimpleNamespace(image=image, partitions={("t", 0): partition}, deletes=(), log_starts=()),
+        replicas=SimpleNamespace(image=image, partitions={("t", 0): partition}, deletes=empty, log_starts=empty),
         _ports=SimpleNamespace(clock=clock),
     )
 

@@ -218,6 +218,19 @@ class CompactedLog:
     def rows(self) -> list[tuple[int, bytes | None, bytes | None]]:
         return [(record.offset, record.key, record.value) for record in self.records()]
 
+    def contents(self) -> list[bytes]:
+        """All of the log, as a follower is sent it."""
+        return [
+            self.filesystem.read_bytes(segment.path)[position : position + header.size_bytes]
+            for segment in self.log.segments
+            for position, header in segment.batches(0)
+        ]
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Where a segment ends, and where the next one begins, if that is somewhere else."""
+        ends = [max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset) for segment in self.log.segments]
+        return [(end, after.base_offset) for end, after in zip(ends, self.log.segments[1:], strict=False) if end != after.base_offset]
+
     def names(self) -> list[str]:
         return [name for name in self.filesystem.listdir(DIRECTORY) if not name.endswith((".snapshot", "-checkpoint"))]
 

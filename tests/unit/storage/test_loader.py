@@ -55,12 +55,16 @@ def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFI
 
 
 def load(
-    filesystem: MemoryFileSystem, *, config: LogConfig = CONFIG, recovery_point: int = 0, log_start_offset: int = 0, clean: bool = False
+    filesystem: MemoryFileSystem,
+    *,
+    config: LogConfig = CONFIG,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    cleaned_to: int = 0,
+    clean: bool = False,
 ) -> tuple[Log, LoadReport]:
-    report = LoadReport()
-    log = load_log(
-        filesystem, FOLDER, config, **IDENTITY, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean, report=report
-    )
+    report, known = LoadReport(), {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to}
+    log = load_log(filesystem, FOLDER, config, **IDENTITY, **known, clean=clean, report=report)
     return log, report
 
 
@@ -359,15 +363,17 @@ def test_a_gap_that_a_power_cut_left_ends_the_log() -> None:
     assert offsets_of(log) == list(range(8))
 
 
-def test_a_gap_that_compaction_left_is_none() -> None:
+@pytest.mark.parametrize(("recovery_point", "cleaned_to", "is_there"), [(6, 11, False), (6, 12, True), (11, 0, False), (12, 0, True)])
+def test_a_gap_below_what_is_compacted_or_flushed_is_compactions(recovery_point: int, cleaned_to: int, is_there: bool) -> None:  # noqa: FBT001
+    """In a compacted log, too, a gap above both is what a power cut left: the next segment begins at 12."""
     filesystem = log_with()
     path = f"{FOLDER}/{offset_name(6)}.log"
     content = filesystem.read_bytes(path)
     first_batch = next(header.size_bytes for _, header in iterate_batches(content))
     filesystem.write_bytes(path, content[:first_batch])
     config = LogConfig(segment_bytes=400, index_interval_bytes=100, cleanup_policy=frozenset({"compact"}))
-    log, _ = load(filesystem, recovery_point=6, config=config)
-    assert offsets_of(log) == [*range(8), *range(12, 20)]
+    log, _ = load(filesystem, recovery_point=recovery_point, cleaned_to=cleaned_to, config=config)
+    assert offsets_of(log) == [*range(8), *(range(12, 20) if is_there else ())]
 
 
 def test_a_segment_that_overlaps_the_one_before_it_is_not_served() -> None:

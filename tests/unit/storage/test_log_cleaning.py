@@ -66,6 +66,20 @@ def test_segments_of_which_nothing_is_left_become_part_of_the_next() -> None:
     assert [row[0] for row in log.rows()] == [4, 5, 6, 7]
 
 
+def test_segments_join_whatever_is_left_of_them() -> None:
+    """Else what a power cut takes of the end of one couldn't be told from what compaction did. A follower's join, too."""
+    log = new_log(segment_bytes=100)
+    fill(log, "abcd", "efgh", "ab", "ef", "c")
+    log.append((b"z", b""))
+    log.clean()
+    assert log.gaps() == []
+    follower = new_log(segment_bytes=300)
+    for batch in log.contents():
+        follower.append_batch(batch)
+    assert len(follower.log.segments) > 2
+    assert follower.gaps() == []
+
+
 @pytest.mark.parametrize("offset", range(9))
 def test_reading_anywhere_goes_on_with_the_next_record(offset: int) -> None:
     log = new_log()
