@@ -1,7 +1,7 @@
 """Exactly once into Parquet, with the topic emptied behind the job, though driver and broker are killed with SIGKILL at random moments.
 
 After each kill of the driver the log's start is compared with the checkpoint: what an uncommitted micro-batch may need is there, and of
-what is committed no more than the last one. In the end every record is in the table once, and the topic is empty.
+what is committed no more than the last two. In the end every record is in the table once, and the topic is empty.
 
 `KILLS=n` kills the driver so often for each kind of trim (the broker once, in the midst), `SEED=n` repeats a choice of moments.
 """
@@ -135,13 +135,13 @@ class Run:
             time.sleep(0.01)
 
     def check_log_start(self, *, is_near: bool) -> None:
-        """Nothing is gone that isn't committed; `is_near`: and what was committed before the last micro-batch is gone."""
+        """Nothing is gone that isn't committed; `is_near`: and what was committed before the last two micro-batches is gone."""
         starts = [start for start, _ in self.bounds()]
         commits = self.commits()
         committed = self.end_of(commits[-1]) if commits else [0] * PARTITIONS
         assert all(start <= end for start, end in zip(starts, committed, strict=True)), f"log starts {starts}, committed {committed}"
-        if is_near and len(commits) > 1:
-            before = self.end_of(commits[-2])
+        if is_near and len(commits) > 2:
+            before = self.end_of(commits[-3])
             assert all(start >= end for start, end in zip(starts, before, strict=True)), f"log starts {starts}, before {before}"
 
 
@@ -161,8 +161,8 @@ def one_life(run: Run, *, kills_broker: bool) -> None:
             time.sleep(run.random.random())
     finally:
         job.kill()
-    # A life that has done two micro-batches has trimmed at least what was done before the last one.
-    run.check_log_start(is_near=not kills_broker and len(run.commits()) >= done_before + 2)
+    # What is trimmed is trimmed beside the query: a driver may be killed before it has, but isn't more than two micro-batches behind.
+    run.check_log_start(is_near=not kills_broker and len(run.commits()) >= done_before + 3)
 
 
 @pytest.mark.parametrize("trim", ["eager", "commit"] if KILLS > 1 else ["eager"])
