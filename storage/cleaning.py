@@ -38,7 +38,7 @@ from lowtide.runtime.heavy_work import Step
 from lowtide.storage.cleanable import GROUP_SEGMENTS_MAX, RELATIVE_OFFSET_MAX, group_segments
 from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, CleanedSegment, CleanedSize
 from lowtide.storage.cleaned_transactions import CleanedTransactions
-from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, emptied, note_batch
+from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, note_batch, place_of
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.offset_map import OffsetMap
 from lowtide.storage.open_transactions import CompletedTransaction
@@ -228,8 +228,8 @@ class _Cleaning:
     def _keep_end(self, cleaned: CleanedSegment) -> None:
         """The last batch of what is made stays, if only as an empty one: it joins the next segment, and a gap tells of a loss."""
         if self._gone is not None:
-            empty = emptied(self._gone)
-            cleaned.append(read_batch_header(empty), empty)
+            place = place_of(self._gone)
+            cleaned.append(read_batch_header(place), place)
             self._gone = None
 
     def _may_join(self, taken: list[SegmentPlace], groups: deque[list[SegmentPlace]]) -> bool:

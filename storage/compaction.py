@@ -34,7 +34,7 @@ from lowtide.protocol.records import (
     append_varint,
     assemble_batch,
 )
-from lowtide.protocol.types import NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId
 from lowtide.storage.offset_map import OffsetMap, Retained
 from lowtide.storage.record_keys import RecordKeys, after_timestamp, attributes_of, find_keys, timestamp_delta
 
@@ -95,7 +95,7 @@ def compact_batch(
     if header.is_control:
         return _compact_marker(header, batch, rules, unneeded=discarded, stays=stays)
     if discarded or not header.record_count:
-        return emptied(header) if stays else None
+        return _empty(header) if stays else None
     horizon_ms = _horizon_ms(header)
     drops_tombstones = horizon_ms is not None and rules.now_ms >= horizon_ms
     new_horizon_ms = rules.now_ms + rules.delete_retention_ms if horizon_ms is None else None
@@ -108,7 +108,7 @@ def compact_batch(
         timestamp_shift=None if new_horizon_ms is None else header.base_timestamp - new_horizon_ms,
     ) or _retained(offsets, header, bytes(records), drops_tombstones=drops_tombstones, new_horizon_ms=new_horizon_ms)
     if not retained.record_count:
-        return emptied(header) if stays else None
+        return _empty(header) if stays else None
     if retained.records is None:
         return batch
     return _changed(header, retained, new_horizon_ms if retained.has_tombstones else None)
@@ -154,7 +154,7 @@ def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_t
 def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, *, unneeded: bool, stays: bool) -> Buffer | None:
     horizon_ms = _horizon_ms(header)
     if not header.record_count or (unneeded and horizon_ms is not None and horizon_ms <= rules.now_ms):
-        return emptied(header) if stays else None
+        return _empty(header) if stays else None
     if not unneeded or horizon_ms is not None:
         return batch
     records = bytes(_records(header, batch, rules.decompressed_bytes_max))
@@ -166,7 +166,23 @@ def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, 
     return _changed(header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms)
 
 
-def emptied(header: BatchHeader) -> bytes:
+def place_of(header: BatchHeader) -> bytes:
+    """A batch that says nothing but which offsets it had: of no producer, for its transaction may have nothing left, its marker neither."""
+    return assemble_batch(
+        msgspec.structs.replace(
+            header,
+            attributes=header.attributes & TIMESTAMP_TYPE_BIT,
+            base_timestamp=NO_TIMESTAMP,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE,
+            record_count=0,
+        ),
+        b"",
+    )
+
+
+def _empty(header: BatchHeader) -> bytes:
     """A batch without records that says what it said of its producer, as Kafka writes it: no codec, no horizon, no base timestamp."""
     kept = header.attributes & ~(COMPRESSION_BITS | DELETE_HORIZON_BIT)
     return assemble_batch(msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b"")

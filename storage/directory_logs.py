@@ -80,6 +80,8 @@ class DirectoryLogs:
         self._failed_to_open: str | None = None
         self._stopped = False
         self._served = False
+        self._is_ours = True
+        """Lowtide has used the directory before: what Kafka wrote may have gaps between segments, from compaction."""
         self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, attrgetter("recovery_point"), lambda: self._old_recovery_points)
         self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, attrgetter("high_watermark"), lambda: self._old_high_watermarks)
         listener = FlushListener(on_flushed=self._on_log_flushed, on_failure=self.fail)
@@ -120,12 +122,13 @@ class DirectoryLogs:
         try:
             self._listing = list_directory(self._filesystem, self.path)
             self.strays = tuple(f"{self.path}/{name}" for name in self._listing.strays)
+            self._is_ours = self._filesystem.exists(f"{self.path}/{REGISTRATION_COUNTER}")
             self._journal = LogStartJournal.open(
                 self._filesystem,
                 self.path,
                 self._ports.committer,
                 folders=self._listing.partitions,
-                expected=self._filesystem.exists(f"{self.path}/{REGISTRATION_COUNTER}"),
+                expected=self._is_ours,
                 hooks=JournalHooks(topic_name=self._topic_names.get, on_failure=self.fail),
             )
         except OSError as error:
@@ -169,6 +172,8 @@ class DirectoryLogs:
                 self._load_log(topic_partition, topic_id, config, start or 0)
             except DamagedSegmentError as error:
                 self.damaged[topic_partition] = error
+        if not self._is_ours:
+            self._keep_gaps()
         self._deletions.finish_interrupted([*listing.deleted, *leftovers], listing.partitions)
         now_ms = self._ports.clock.monotonic_ms()
         self._upkeep.begin(now_ms)
@@ -184,7 +189,7 @@ class DirectoryLogs:
             topic_id=topic_id,
             recovery_point=self._old_recovery_points.get(topic_partition, 0),
             high_watermark=self._old_high_watermarks.get(topic_partition, 0),
-            cleaned_to=self.cleanings.cleaned_to(topic_partition),
+            cleaned_to=self.cleanings.cleaned_to(topic_partition) if self._is_ours else Offset(2**63 - 1),
             log_start_offset=log_start_offset,
             clean=self.directory.stopped_cleanly,
             now_ms=self._ports.clock.wall_ms(),
@@ -202,6 +207,19 @@ class DirectoryLogs:
         elif log.flush_wanted and config.flush_messages == 1:
             self._sync_what_was_left(log)
         return log
+
+    def _keep_gaps(self) -> None:
+        """What is flushed may have gaps: from the next start on those of Kafka's logs are below the recovery points. It syncs."""
+        wanted = [log for log in self.logs.values() if log.flush_wanted]
+        for log in wanted:
+            self._sync_what_was_left(log)
+        try:
+            if wanted:
+                self._recovery_points.write_now()
+        except OSError as error:
+            # Without room there is no registration either, and the next start comes here again.
+            if error.errno not in DISK_FULL:
+                raise
 
     def _sync_what_was_left(self, log: Log) -> None:
         """Where each append waits for the disk, nothing is shown that a power cut could take, as it could what a killed process left."""
