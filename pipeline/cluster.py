@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from lowtide.admin.errors import code_name, is_retriable
 from lowtide.admin.settings import Address, ClientSettings
 from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
 from lowtide.protocol.api_keys import ApiKey
@@ -259,7 +260,7 @@ class Cluster:
         Errors: ClusterError, if it doesn't.
         """
         self.forget(partition.topic)
-        name = error_name(error_code)
+        name = code_name(error_code)
         message = f"{partition}: {name}"
         if not is_retriable(error_code):
             message = f"can't {doing} {partition}: {name}"
@@ -267,26 +268,10 @@ class Cluster:
         return message
 
 
-def error_name(error_code: int) -> str:
-    """Kafka's name of the error, or its number."""
-    try:
-        return ErrorCode(error_code).name
-    except ValueError:
-        return f"error {error_code}"
-
-
-def is_retriable(error_code: int) -> bool:
-    """Whether the same question may be answered later."""
-    try:
-        return ErrorCode(error_code).retriable
-    except ValueError:
-        return False
-
-
 def _refuse_topic(name: str, error_code: int) -> None:
     """Errors: MissingTopicsError for a topic that isn't there, RetriableError, ClusterError."""
     if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         message = f"topic {name} doesn't exist"
         raise MissingTopicsError(message, [name])
-    message = f"topic {name}: {error_name(error_code)}"
+    message = f"topic {name}: {code_name(error_code)}"
     raise RetriableError(message) if is_retriable(error_code) else ClusterError(message)
