@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from lowtide.admin.errors import code_name, is_retriable
+from lowtide.admin.patience import retry_backoff_ms
 from lowtide.admin.settings import Address, ClientSettings
 from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
 from lowtide.protocol.api_keys import ApiKey
@@ -101,18 +102,18 @@ class Cluster:
 
         Errors: ClusterError at the deadline, naming `what` (as in "can't read x") and the last reason; whatever else `attempt` raises.
         """
-        backoff_ms = max(self.settings.retry_backoff_ms, 1)
+        failures = 0
         while True:
             try:
                 return attempt(min(deadline_ms, self.clock.monotonic_ms() + self.settings.request_timeout_ms))
             except (RetriableError, ConnectionFailed) as error:
-                pause_ms = backoff_ms * self._random.uniform(0.8, 1.2)
+                failures += 1
+                pause_ms = max(retry_backoff_ms(failures, self.settings, self._random), 1)
                 if self.clock.monotonic_ms() + pause_ms >= deadline_ms:
                     message = f"can't {what}: {error}"
                     raise ClusterError(message) from error
                 log.debug("can't %s yet: %s", what, error)
                 time.sleep(pause_ms / 1000)
-                backoff_ms = min(backoff_ms * 2, self.settings.retry_backoff_max_ms)
 
     # ------------------------------------------------------------------ connections
     def connection(self, address: Address, deadline_ms: int) -> BrokerConnection:
