@@ -199,19 +199,21 @@ class Log(LogOffsets):
 
     # Reading
 
-    def read(self, offset: Offset, max_bytes: int, *, end_offset: Offset, minimum_one_batch: bool = True) -> LogRead:
+    def read(
+        self, offset: Offset, max_bytes: int, *, end_offset: Offset, minimum_one_batch: bool = True, seeks_records: bool = False
+    ) -> LogRead:
         """Batches from the one that holds `offset` on, as a slice of at most `max_bytes` of one segment's file.
 
         Nothing at or above `end_offset` (exclusive) is in it. The first batch is always whole, also when it is larger than `max_bytes`;
         without `minimum_one_batch` there is then no slice. The last one may be cut anywhere (Kafka does that too), and the first one may
-        begin below `offset` and below the log start.
+        begin below `offset` and below the log start. `seeks_records` passes over segments of which only empty batches are left.
         Errors: OFFSET_OUT_OF_RANGE in the result below the log start and above the log end. StorageError when the disk fails.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             return READ_OUT_OF_RANGE
         if offset >= end_offset or offset == self.log_end_offset:
             return NOTHING_READ
-        return self._segments.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch)
+        return self._segments.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
 
     def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
         """Those with records in a slice read at `offset` up to `end_offset` (exclusive), and maybe a few others. Errors: StorageError."""
@@ -230,10 +232,7 @@ class Log(LogOffsets):
         self._sync.note_written(rebuild_aborted(self._aborted, base_offsets, self._segments, self._snapshots, self.log_end_offset))
 
     def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
-        """How many bytes a reader at `offset` has before it up to `end_offset` (exclusive), counting no further than about `limit`.
-
-        Errors: StorageError.
-        """
+        """The bytes from `offset` up to `end_offset` (exclusive), counting no further than about `limit`. Errors: StorageError."""
         return self._segments.bytes_between(offset, end_offset, self.log_end_offset, limit)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:

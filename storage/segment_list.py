@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Final
 
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.storage.file_slice import FileSlice
 from lowtide.storage.log_values import NOTHING_READ, LogRead
 from lowtide.storage.segment import Segment
 from lowtide.storage.segment_files import SegmentCache
+
+_EMPTY_BYTES_MAX: Final = 1 << 16
+"""What a read looks through for records: about a thousand empty batches."""
+_PASSED_OVER_MAX: Final = 64
+"""The segments without records that a read passes over at most."""
 
 
 class SegmentList:
@@ -107,6 +113,7 @@ class SegmentList:
         end_offset: Offset,
         log_end_offset: Offset,
         minimum_one_batch: bool,  # noqa: FBT001
+        seeks_records: bool = False,  # noqa: FBT001, FBT002
     ) -> LogRead:
         """`Log.read`, for an offset that may be read and lies below `end_offset` and `log_end_offset`."""
         segment = self.active
@@ -114,16 +121,23 @@ class SegmentList:
             return self._read_segment(segment, offset, max_bytes, end_offset, log_end_offset, minimum_one_batch) or NOTHING_READ
         # A segment in which compaction left nothing from the offset on is passed over.
         bases = self.bases
-        for number in range(max(bisect_right(bases, offset) - 1, 0), len(bases)):
+        empty: LogRead | None = None
+        first = max(bisect_right(bases, offset) - 1, 0)
+        for number in range(first, len(bases)):
             if bases[number] >= end_offset:
                 break
             segment = self._segments[number]
             segment_end = bases[number + 1] if number + 1 < len(bases) else log_end_offset
             found = self._read_segment(segment, offset, max_bytes, end_offset, segment_end, minimum_one_batch)
             self.used(segment)
-            if found is not None:
+            if found is None:
+                continue
+            if found.slice is None:
+                break
+            if not seeks_records or number - first >= _PASSED_OVER_MAX or not _ends_without_records(segment, found.slice):
                 return found
-        return NOTHING_READ
+            empty = found
+        return empty or NOTHING_READ
 
     @staticmethod
     def _read_segment(
@@ -182,6 +196,13 @@ class SegmentList:
             total += (segment.size if end_offset >= segment_end else _end_position(segment, end_offset)) - start
             self.used(segment)
         return total
+
+
+def _ends_without_records(segment: Segment, read: FileSlice) -> bool:
+    """Whether a slice is what stands at the end of a closed segment, and empty batches only."""
+    if segment.is_pinned or read.size > _EMPTY_BYTES_MAX or read.position + read.size < segment.size:
+        return False
+    return not any(header.record_count for _, header in segment.batches(read.position))
 
 
 def _end_position(segment: Segment, end_offset: Offset) -> FilePosition:

@@ -202,7 +202,11 @@ class FetchReader:
         target.at_end = offset >= end_offset
         if rules.is_follower and not self._may_send(partition, target, rules):
             return answer
-        read = log.read(offset, min(target.maximum_bytes, left), end_offset=end_offset, minimum_one_batch=minimum_one_batch)
+        # Clients of librdkafka take several answers in a row without a record for batches that are too large, and give up. A follower
+        # needs the empty ones too.
+        maximum_bytes = min(target.maximum_bytes, left)
+        seeks = not rules.is_follower
+        read = log.read(offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch, seeks_records=seeks)
         if read.error_code != ErrorCode.NONE:
             return _failed(target.partition, read.error_code, aborted=None)
         if read.slice is not None:
