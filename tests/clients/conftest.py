@@ -45,7 +45,7 @@ def other(lowtide: SimpleNamespace) -> Driver:
 
 @pytest.fixture
 def topic(other: Driver, lowtide_topic: str) -> str:
-    """A topic of three empty partitions that are ready to be used."""
-    other.create_topic(lowtide_topic, 3, {})
+    """A topic of three empty partitions that are ready to be used; its records may be as old as a test likes."""
+    other.create_topic(lowtide_topic, 3, {"retention.ms": "-1"})
     until(lambda: other.offsets(lowtide_topic, range(3)) == dict.fromkeys(range(3), (0, 0)), but=NOT_YET)
     return lowtide_topic
