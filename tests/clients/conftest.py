@@ -43,9 +43,20 @@ def other(lowtide: SimpleNamespace) -> Driver:
     return Confluent(lowtide.bootstrap)
 
 
+def new_topic(other: Driver, name: str, configs: dict[str, str]) -> str:
+    """A topic of three empty partitions that are ready to be used."""
+    other.create_topic(name, 3, configs)
+    until(lambda: other.offsets(name, range(3)) == dict.fromkeys(range(3), (0, 0)), but=NOT_YET)
+    return name
+
+
 @pytest.fixture
 def topic(other: Driver, lowtide_topic: str) -> str:
-    """A topic of three empty partitions that are ready to be used; its records may be as old as a test likes."""
-    other.create_topic(lowtide_topic, 3, {"retention.ms": "-1"})
-    until(lambda: other.offsets(lowtide_topic, range(3)) == dict.fromkeys(range(3), (0, 0)), but=NOT_YET)
-    return lowtide_topic
+    """A new topic of three partitions; its records may be as old as a test likes."""
+    return new_topic(other, lowtide_topic, {"retention.ms": "-1"})
+
+
+@pytest.fixture
+def plain_topic(other: Driver, lowtide_topic: str) -> str:
+    """A new topic of three partitions without a configuration of its own."""
+    return new_topic(other, lowtide_topic, {})

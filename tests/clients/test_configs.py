@@ -137,17 +137,17 @@ def test_every_key_about_deletion_is_set(incremental: Configurer, topic: str) ->
     ],
 )
 def test_deletion_that_cannot_be_is_refused_with_both_sides(
-    configs: dict[str, str], words: list[str], lowtide: SimpleNamespace, topic: str
+    configs: dict[str, str], words: list[str], lowtide: SimpleNamespace, plain_topic: str
 ) -> None:
     """When a topic is made, and when it is changed; the sentence reaches who asked."""
     confluent = ConfluentConfigurer(lowtide.bootstrap)
     with pytest.raises(KafkaException) as altered:
-        confluent.alter("TOPIC", topic, {key: ("SET", value) for key, value in configs.items()})
+        confluent.alter("TOPIC", plain_topic, {key: ("SET", value) for key, value in configs.items()})
     with pytest.raises(KafkaException) as made:
-        Confluent(lowtide.bootstrap).create_topic(f"{topic}-not", 1, configs)
+        Confluent(lowtide.bootstrap).create_topic(f"{plain_topic}-not", 1, configs)
     for refusal in (altered, made):
         assert all(word in str(refusal.value) for word in words), refusal.value
-    assert {entry.source for entry in confluent.describe("TOPIC", topic, list(configs)).values()} == {"DEFAULT_CONFIG"}
+    assert {entry.source for entry in confluent.describe("TOPIC", plain_topic, list(configs)).values()} == {"DEFAULT_CONFIG"}
 
 
 @pytest.mark.parametrize("name", REPLACING)
@@ -183,14 +183,14 @@ def test_kafka_python_replaces_with_what_is_set(lowtide: SimpleNamespace, topic:
 )
 @pytest.mark.parametrize("client", REPLACING)
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    client: str, kind: str, name: str | None, configs: dict[str, str], reason: str, lowtide: SimpleNamespace, topic: str
+    client: str, kind: str, name: str | None, configs: dict[str, str], reason: str, lowtide: SimpleNamespace, plain_topic: str
 ) -> None:
     """As Kafka refuses it, with a sentence about the key."""
     configurer = KINDS[client](lowtide.bootstrap)
     with pytest.raises(REFUSED) as refusal:
-        configurer.replace("BROKER" if kind == "BROKER" else "TOPIC", name or topic, configs)
+        configurer.replace("BROKER" if kind == "BROKER" else "TOPIC", name or plain_topic, configs)
     assert re.search(reason, repr(refusal.value))
-    assert configurer.describe("TOPIC", topic)["retention.ms"].source == "DEFAULT_CONFIG"
+    assert configurer.describe("TOPIC", plain_topic)["retention.ms"].source == "DEFAULT_CONFIG"
 
 
 def test_a_lowered_limit_refuses_the_next_batch(incremental: Configurer, topic: str, lowtide: SimpleNamespace) -> None:
