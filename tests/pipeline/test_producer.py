@@ -22,6 +22,8 @@ from .cutting_proxy import CuttingProxy
 
 LIMIT_S = 60.0
 PARTITIONS = 2
+NOW_MS = round(time.time() * 1000)
+"""No record is so old that retention takes it in the middle of a test."""
 
 
 def producer(address: str, **settings: str) -> Producer:
@@ -38,7 +40,7 @@ def write(to: Producer, topic: str, first: int, last: int, *, records: int = 20,
     """Batches of `records` numbers each from `first` on, to both partitions in turn."""
     to.learn_topic(topic)
     for number in range(first, last, records):
-        rows = [(1_700_000_000_000, None, b"%d %b" % (value, filler), ()) for value in range(number, number + records)]
+        rows = [(NOW_MS, None, b"%d %b" % (value, filler), ()) for value in range(number, number + records)]
         to.add(types.TopicPartition(topic, number // records % PARTITIONS), bytearray(build_batch(rows)), records)
 
 
