@@ -290,7 +290,7 @@ class ClusterInvariants:
             self._chronicle.counts["partitions that may have lost records"] += 1
         committed.is_void = True
         committed.batches.clear()
-        committed.transactions.batches.clear()
+        committed.transactions.void()
         self.on_void(topic.name, number)
         load = self.loads.get(topic.name, {}).get(number)
         if load is not None:

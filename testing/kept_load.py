@@ -142,14 +142,13 @@ class KeptLoad(PartitionLoad):
 
     def overdue(self, log: Log, machine: Machine) -> str | None:
         """What should have gone from a leader that nobody writes to, if anything."""
-        known = {batch.base_offset: batch for batch in self._batches}
         if len(log.segments) < 2 or log.segments[1].base_offset > log.high_watermark:  # noqa: PLR2004
             return None
-        first, second = log.segments[0], log.segments[1]
+        first = log.segments[0]
         if 0 <= self.rules.retention_bytes <= sum(segment.size for segment in log.segments[1:]):
             return f"{log.topic_partition} is too large"
-        batches = [batch for base, batch in known.items() if first.base_offset <= base < second.base_offset]
-        newest_ms = max((batch.max_timestamp for batch in batches), default=-1)
+        # By the segment itself: of what is below the log start clients may have seen other records, which were lost.
+        newest_ms = max((header.max_timestamp for _, header in first.batches(0)), default=-1)
         age_ms = machine.clock.wall_ms() - newest_ms
         if newest_ms >= 0 and 0 <= self.rules.retention_ms < age_ms:
             return f"{log.topic_partition} has records of {newest_ms}"

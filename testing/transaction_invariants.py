@@ -28,10 +28,12 @@ class TransactionalBatch(msgspec.Struct, frozen=True, order=True, gc=False):
 class CommittedTransactions:
     """The batches of transactions in the committed part of a partition, in the order of offsets."""
 
-    __slots__ = ("batches",)
+    __slots__ = ("batches", "may_be_lost")
 
     def __init__(self) -> None:
         self.batches: list[TransactionalBatch] = []
+        self.may_be_lost = False
+        """Some were, once: brokers may know more of what was below the log start when the others were read."""
 
     def note(self, header: BatchHeader) -> None:
         """A batch is committed that wasn't known."""
@@ -41,6 +43,11 @@ class CommittedTransactions:
     def forget_from(self, end_offset: Offset) -> None:
         """What was at `end_offset` and above isn't committed."""
         del self.batches[bisect_left(self.batches, end_offset, key=lambda batch: batch.base_offset) :]
+
+    def void(self) -> None:
+        """What is committed may be lost: markers, and that their coordinator was to write them again."""
+        self.batches.clear()
+        self.may_be_lost = True
 
     def first_unstable(self, high_watermark: Offset, log_start_offset: Offset) -> Offset | None:
         """Where the oldest transaction begins, at the log start or above, that hasn't ended below the high watermark."""
@@ -60,7 +67,7 @@ class CommittedTransactions:
         # A broker may know of a transaction whose records all lie below the log start, or have forgotten it.
         firsts = self.first_unstable(high_watermark, start), self.first_unstable(high_watermark, 0)
         allowed = [high_watermark if first is None else max(first, start) for first in firsts]
-        if stable not in allowed and stable != self._kept_and_unstable(log):
+        if stable not in allowed and stable != self._kept_and_unstable(log) and not self._hangs_at_start(log):
             return f"T3: the last stable offset is {stable}, and should be {allowed[0]}: {log.describe()}"
         return None
 
@@ -78,3 +85,13 @@ class CommittedTransactions:
                 kept.note(header)
         first = kept.first_unstable(log.high_watermark, log.log_start_offset)
         return log.high_watermark if first is None else max(first, log.log_start_offset)
+
+    def _hangs_at_start(self, log: Log) -> bool:
+        """Whether a transaction that has lost its marker holds the last stable offset at the log start: no batch tells of it any more."""
+        if not self.may_be_lost or log.last_stable_offset != log.log_start_offset:
+            return False
+        ended = {batch.producer_id for batch in self.batches if batch.is_marker and batch.base_offset < log.high_watermark}
+        return any(
+            0 <= producer.transaction_first_offset < log.log_start_offset and producer_id not in ended
+            for producer_id, producer in log.producer_state.producers.items()
+        )

@@ -1,0 +1,137 @@
+"""What the checkers of a cluster let pass where records were lost that nothing was promised of, and what they don't."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from lowtide.protocol.records import ControlRecordType, build_batch, build_end_transaction_marker, iterate_batches
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.clock import SIMULATION_WALL_START_MS
+from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.random import Random
+from lowtide.storage.loader import create_log
+from lowtide.storage.log import FollowerAppend, Log, LogConfig
+from lowtide.testing.kept_load import KeptLoad, Rules
+from lowtide.testing.transaction_invariants import CommittedTransactions
+
+NOW_MS = SIMULATION_WALL_START_MS + 40_000
+HUNG, OTHER = 7, 8
+
+
+def new_log() -> Log:
+    return create_log(
+        MemoryFileSystem(), "/disk/t-0", LogConfig(), topic_partition=TopicPartition("t", 0), topic_id=bytes(16), now_ms=NOW_MS
+    )
+
+
+def append(log: Log, batch: bytes) -> None:
+    assert isinstance(log.append_as_follower(memoryview(batch), now_ms=NOW_MS), FollowerAppend)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def append_record(log: Log, timestamp_ms: int = NOW_MS, **keywords: Any) -> None:
+    append(log, build_batch([(timestamp_ms, b"k", b"v", ())], base_offset=log.log_end_offset, leader_epoch=0, **keywords))
+
+
+def append_transactional(log: Log, producer_id: int) -> None:
+    append_record(log, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+
+
+def committed_in(log: Log, *, after_a_loss: bool) -> CommittedTransactions:
+    """What is read anew from the log start on."""
+    committed = CommittedTransactions()
+    if after_a_loss:
+        committed.void()
+    for segment in log.segments:
+        for _, header in segment.batches(0):
+            if header.base_offset >= log.log_start_offset:
+                committed.note(header)
+    return committed
+
+
+def delete_first(log: Log) -> None:
+    log.accept_log_start(1)
+    log.advance_log_start(1)
+    assert log.log_start_offset == 1
+
+
+def log_with_a_transaction_below_its_start() -> Log:
+    log = new_log()
+    append_transactional(log, HUNG)
+    append_record(log)
+    delete_first(log)
+    return log
+
+
+def test_a_transaction_whose_marker_was_lost_may_hold_the_stable_offset_at_the_log_start() -> None:
+    """Its coordinator has lost it too, and its records were deleted since: none is left to tell of it."""
+    log = log_with_a_transaction_below_its_start()
+    assert log.last_stable_offset == 1
+    assert committed_in(log, after_a_loss=True).check(log) is None
+
+
+def test_nothing_holds_it_where_nothing_was_lost() -> None:
+    log = log_with_a_transaction_below_its_start()
+    wrong = committed_in(log, after_a_loss=False).check(log)
+    assert wrong is not None
+    assert wrong.startswith("T3: the last stable offset is 1, and should be 2")
+
+
+def test_after_a_loss_a_transaction_that_has_ended_holds_nothing() -> None:
+    log = log_with_a_transaction_below_its_start()
+    committed = committed_in(log, after_a_loss=True)
+    marker = build_end_transaction_marker(
+        ControlRecordType.ABORT,
+        timestamp_ms=NOW_MS,
+        producer_id=HUNG,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        base_offset=log.log_end_offset,
+    )
+    for _, header in iterate_batches(marker):
+        committed.note(header)
+    assert committed.check(log) is None, "its marker isn't committed"
+    append_record(log)
+    assert committed.check(log) is not None
+
+
+def test_after_a_loss_open_transactions_hold_the_offset_where_they_begin() -> None:
+    log = new_log()
+    append_record(log)
+    append_transactional(log, OTHER)
+    append_record(log)
+    committed = committed_in(log, after_a_loss=True)
+    assert committed.check(log) is None
+    told: Any = SimpleNamespace(
+        log_start_offset=0,
+        high_watermark=3,
+        last_stable_offset=0,
+        config=log.config,
+        producer_state=log.producer_state,
+        describe=log.describe,
+    )
+    assert committed.check(told) is not None
+
+
+def test_a_segment_is_overdue_by_the_records_that_it_has() -> None:
+    """Records below the log start may be others than those that clients saw there: these were lost."""
+
+    def load() -> KeptLoad:
+        never: Any = None
+        return KeptLoad("t", 0, never, Random(1), never, Rules(1500, -1), lambda _: 0)
+
+    machine: Any = SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: NOW_MS))
+    log = new_log()
+    for timestamp_ms in (NOW_MS + 9000, NOW_MS - 9000):
+        append_record(log, timestamp_ms)
+    log.roll(NOW_MS)
+    append_record(log)
+    delete_first(log)
+    known = load()
+    for _, header in log.segments[0].batches(0):
+        if header.base_offset >= log.log_start_offset:
+            known.on_committed(header)
+    assert known.overdue(log, machine) is None
+    machine.clock.wall_ms = lambda: NOW_MS + 20_000
+    assert known.overdue(log, machine) == f"t-0 has records of {NOW_MS + 9000}"
