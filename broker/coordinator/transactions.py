@@ -322,11 +322,13 @@ class Transactions:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         bumps = client_version >= EPOCH_BUMPS_SINCE
         was_rotated = (
-            known.bumps_epochs
+            bumps
+            and known.bumps_epochs
             and known.producer_epoch == 0
             and (producer_id, producer_epoch) == (known.previous_producer_id, EPOCH_MAX - 1)
         )
-        is_retry = known.state is not TransactionState.ONGOING and (known.was_bumped_from(producer_epoch) or was_rotated)
+        is_bumped = bumps and known.was_bumped_from(producer_epoch)
+        is_retry = known.state is not TransactionState.ONGOING and (is_bumped or was_rotated)
         if known.producer_id != producer_id and not was_rotated:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if known.producer_epoch != producer_epoch and not is_retry:
@@ -338,7 +340,7 @@ class Transactions:
             return self._ended(known, is_commit=is_commit, client_version=client_version)
         if known.state in ENDING:
             return ErrorCode.CONCURRENT_TRANSACTIONS if is_same_end else ErrorCode.INVALID_TXN_STATE
-        if is_same_end and (is_retry or not (bumps and known.bumps_epochs)):
+        if is_same_end and (is_retry or not bumps):
             return ErrorCode.NONE
         if bumps and not is_commit and not is_retry:
             # Nothing is known to have begun, but something of it may be on its way: the next epoch makes an end of that.
@@ -362,13 +364,17 @@ class Transactions:
         return state
 
     def _fence(self, known: Transaction, effects: Effects, then: OnError) -> None:
-        """Abort an open transaction with an epoch that its producer doesn't have."""
+        """Abort an open transaction with an epoch that its producer doesn't have, but may ask for until another producer comes.
+
+        Without an epoch left it can't be given one. Source: KIP-588; Kafka's `prepareAbortOrCommit` under `transaction.version` 2.
+        """
+        is_last = known.is_exhausted
         state = msgspec.structs.replace(
             known,
             state=TransactionState.PREPARE_ABORT,
             producer_epoch=min(known.producer_epoch + 1, EPOCH_MAX),
-            last_producer_epoch=NO_PRODUCER_EPOCH,
-            client_version=0,
+            last_producer_epoch=NO_PRODUCER_EPOCH if is_last else known.producer_epoch,
+            client_version=0 if is_last else EPOCH_BUMPS_SINCE,
         )
         self._keep(state, effects, self._tell_later(known.transactional_id, then))
 
