@@ -74,6 +74,16 @@ class ConsumerMember(msgspec.Struct, frozen=True):
         """Its pattern, None where it has none."""
         return self.topic_regex or None
 
+    @property
+    def held(self) -> Assignment:
+        """What it may consume now: also what it is asked to give back, until it says that it has."""
+        if not self.revoking:
+            return self.assigned
+        held = dict(self.assigned)
+        for topic_id, numbers in self.revoking.items():
+            held[topic_id] = held.get(topic_id, frozenset()) | numbers
+        return held
+
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Whether it has all that this target gives it, and nothing else."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch

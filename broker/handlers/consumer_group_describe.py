@@ -108,8 +108,8 @@ def _member(member: ConsumerMember, target: Assignment, image: MetadataImage) ->
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topic_names),
-        subscribed_topic_regex=member.topic_regex,
-        assignment=_assignment(member.assigned, image),
+        subscribed_topic_regex=member.topic_regex or "",
+        assignment=_assignment(member.held, image),
         target_assignment=_assignment(target, image),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )

@@ -26,6 +26,9 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_transactions import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
 
+STATES: Final = frozenset(STATE_NAMES.values()) | {"PrepareEpochFence"}
+"""The states that may be asked for. In the last one nothing ever is, in Kafka neither, but its name is known."""
+
 LONG_NAME: Final = 500
 """Longer ids are matched by a worker: up to 32,767 letters would hold the loop for a tenth of a second each. The package that matches them
 releases the interpreter."""
@@ -38,9 +41,8 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         shards = transactions.loaded()
         if isinstance(shards, ErrorCode):
             return ListTransactionsResponse(error_code=shards)
-        names = set(STATE_NAMES.values())
-        unknown = [state for state in dict.fromkeys(request.state_filters) if state not in names]
-        states = [state for state in request.state_filters if state in names]
+        unknown = [state for state in dict.fromkeys(request.state_filters) if state not in STATES]
+        states = [state for state in request.state_filters if state in STATES]
         try:
             pattern = NamePattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         except PatternError:

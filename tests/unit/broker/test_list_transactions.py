@@ -105,6 +105,8 @@ def test_states_that_there_are_not_are_named() -> None:
     answer = ask([known("a", "b")], state_filters=["Nonsense"])
     assert (answer.unknown_state_filters, answer.transaction_states) == (["Nonsense"], [])
     assert names(ask([known("a", "b")], state_filters=["Nonsense", "Empty"])) == ["a"]
+    answer = ask([known("a", "b")], state_filters=["PrepareEpochFence"])
+    assert (answer.unknown_state_filters, answer.transaction_states) == ([], []), "a state that nothing is in"
 
 
 def test_what_another_broker_took_over_meanwhile_is_not_told_as_all() -> None:
