@@ -21,13 +21,16 @@ _LINE_LIMIT_BYTES = 1 << 20
 
 
 def serve_command(directory: Path, *settings: str, metadata: str | None = None) -> list[str]:
-    """The command line of a broker over `directory`; port 0 is a free one, which the ready line tells. `metadata` as of `--metadata`."""
-    given = [f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", *settings]
+    """The command line of a broker over `directory`; port 0 is a free one, which the ready line tells. `metadata` as of `--metadata`.
+
+    Records may be as old as a test likes: without a setting or a topic's configuration that says so, none goes by its time.
+    """
+    given = [f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", "log.retention.ms=-1", *settings]
     options = [word for setting in given for word in ("--set", setting)] + ([] if metadata is None else ["--metadata", metadata])
     return [sys.executable, "-m", "lowtide.cli.main", "serve", *options]
 
 
-def run_to_end(command: list[str], *, limit_s: float = 20.0) -> subprocess.CompletedProcess[str]:
+def run_to_end(command: list[str], *, limit_s: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Run a command that is expected to end by itself; one that doesn't is killed and fails the test."""
     return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
 
