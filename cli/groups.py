@@ -150,7 +150,7 @@ async def delete(
     if not all(groups):
         raise misused("a group has a name.")
     if not yes:
-        confirm(f"Delete {plural(len(groups), 'group')} with all they have committed: {printable(', '.join(groups))}?")
+        confirm(f"Delete {plural(len(groups), 'group')} with all they have committed: {printable(', '.join(groups))}?", rehearsal="")
     return report_each(await call.client.delete_groups(groups, timeout=call.timeout_ms / 1000), call.output, done="deleted")
 
 
