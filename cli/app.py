@@ -105,7 +105,7 @@ def ended(command: Callable[[], Any]) -> int:
         if "\n" in sentence:  # The help of a group that was called without a command; Typer's later versions have printed it.
             print(sentence, file=sys.stderr)
         elif sentence:
-            print(f"{name}: {sentence}. `{name} --help` says more.", file=sys.stderr)
+            print(f"{name}: {sentence}{'' if sentence.endswith('?') else '.'} `{name} --help` says more.", file=sys.stderr)
         return ExitCode.MISUSED
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED

@@ -17,7 +17,7 @@ import typer
 
 from lowtide.broker.config_sources import BOOTSTRAP_SERVER, COMMAND_CONFIG
 from lowtide.cli.outcome import CommandError, ExitCode
-from lowtide.cli.printing import Output, printable, remark
+from lowtide.cli.printing import Output, print_json_line, printable, remark
 from lowtide.runtime.process import environment
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def local(function: Callable[..., ExitCode]) -> Callable[..., int]:
     @wraps(function)
     def run(context: typer.Context, **given: Any) -> int:
         call = Call(output=given.pop("output"))
-        return _ended(context, lambda: function(call, **given))
+        return _ended(context, call.output, lambda: function(call, **given))
 
     return _with_options(run, function, _OWN_OUTPUT)
 
@@ -106,7 +106,7 @@ def network(function: Callable[..., Awaitable[ExitCode]]) -> Callable[..., int]:
             settings = client_settings(common["bootstrap_server"], common["command_config"])
             return asyncio.run(_connected(settings, common["timeout"], common["output"], lambda call: function(call, **given)))
 
-        return _ended(context, whole)
+        return _ended(context, common["output"], whole)
 
     return _with_options(run, function, _NETWORK)
 
@@ -149,19 +149,24 @@ async def _connected(
     """Runs a command with a client. Errors: CommandError."""
     from lowtide.admin.client import AdminClient  # noqa: PLC0415
     from lowtide.admin.errors import AdminError  # noqa: PLC0415
+    from lowtide.admin.settings import SettingsError  # noqa: PLC0415
 
     try:
         async with AdminClient(settings) as client:
             return await command(NetworkCall(output=output, client=client, timeout_ms=round(timeout_s * 1000)))
     except AdminError as error:
         raise network_error(error) from error
+    except SettingsError as error:  # Of files that are read when the first connection is made.
+        raise CommandError(str(error), ExitCode.MISUSED) from error
 
 
-def _ended(context: typer.Context, command: Callable[[], ExitCode]) -> int:
-    """Runs a command; its exit code."""
+def _ended(context: typer.Context, output: Output, command: Callable[[], ExitCode]) -> int:
+    """Runs a command; its exit code. An error that ends it is told to people, and where programs read, to them too."""
     try:
         return int(command())
     except CommandError as error:
+        if output is Output.JSON:
+            print_json_line({"error": {"message": str(error), "exit_code": int(error.code)}})
         remark(f"{context.command_path}: {printable(str(error))}")
         return int(error.code)
 

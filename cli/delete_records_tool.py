@@ -22,6 +22,7 @@ from lowtide.admin.settings import ClientSettings, SettingsError
 from lowtide.cli.offset_file import OffsetFileError, read_offset_file
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import printable
+from lowtide.cli.streams import guarded
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
 
@@ -30,6 +31,10 @@ NAME: Final = "lowtide-delete-records"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool; returns the exit code."""
+    return guarded(NAME, lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     if options.version:
         from lowtide import __version__  # noqa: PLC0415
@@ -47,8 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("Executing records delete operation", flush=True)
     try:
         results = asyncio.run(_delete(settings, offsets, leader_only=options.leader_only))
-    except AdminError as error:
-        return _refuse(f"{error}.", ExitCode.UNREACHABLE)
+    except (AdminError, SettingsError) as error:  # Settings name files that are read when the first connection is made.
+        code = ExitCode.MISUSED if isinstance(error, SettingsError) else ExitCode.UNREACHABLE
+        return _refuse(f"{str(error).rstrip('.')}.", code)
     except KeyboardInterrupt:
         return _refuse("interrupted; what was sent may still be deleted.", ExitCode.INTERRUPTED)
     print("Records delete operation completed:")

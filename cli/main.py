@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lowtide.cli.streams import guarded, in_utf8
 from lowtide.runtime.process import environment
 
 COMPLETE: Final = "_LOWTIDE_COMPLETE"
@@ -18,7 +19,11 @@ COMPLETE: Final = "_LOWTIDE_COMPLETE"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        words = in_utf8(sys.argv[1:] if arguments is None else arguments)
+    except ValueError as error:
+        print(f"lowtide: {error}", file=sys.stderr)
+        return 2
     if COMPLETE in environment():
         return _parsed([])
     if not words or words[0] in ("help", "--help", "-h"):
@@ -37,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(words: Sequence[str]) -> int:
     from lowtide.cli.app import run  # noqa: PLC0415 - Typer is for those that need it
 
-    return run(words)
+    return guarded("lowtide", lambda: run(words))
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int] | None:

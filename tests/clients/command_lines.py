@@ -64,8 +64,8 @@ def answer(*words: object, bootstrap: str, code: int = 0) -> Any:
 
 
 def sentence(*words: object, code: int, bootstrap: str | None = None) -> str:
-    """What a command that refuses says: one sentence on standard error, and nothing on the other."""
+    """What a command that refuses says: one sentence on standard error, and on the other nothing, or the same for programs."""
     ran = run(*words, bootstrap=bootstrap, code=code)
-    assert ran.stdout == ""
+    assert ran.stdout == "" or set(json.loads(ran.stdout)) == {"error"}
     assert ran.stderr.count("\n") == 1, ran.stderr
     return ran.stderr.strip()

@@ -1,0 +1,59 @@
+"""What commands say where it can't be written as it is, and words that came in another encoding: a sentence, and no traceback."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+
+import pytest
+
+from lowtide.cli.streams import guarded, in_utf8
+
+
+class Unwritable(io.StringIO):
+    """Takes what is printed, and fails when it is flushed, as a full disk does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def flush(self) -> None:
+        raise OSError(self._number, "No space left on device") if self._number == errno.ENOSPC else BrokenPipeError
+
+
+def ended(stdout: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """The exit code of a command that prints a line there, and what stands on standard error."""
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(sys, "stderr", errors)
+    code = guarded("lowtide", lambda: print("said") or 0)
+    return code, errors.getvalue()
+
+
+def test_a_full_disk_is_told_in_a_sentence(monkeypatch):
+    assert ended(Unwritable(errno.ENOSPC), monkeypatch) == (1, "lowtide: No space left on device.\n")
+
+
+def test_a_reader_that_has_gone_is_told_nothing(monkeypatch):
+    """As of `| head`: nobody is there any more, and the exit code says that not all was written."""
+    assert ended(Unwritable(errno.EPIPE), monkeypatch) == (1, "")
+
+
+def test_a_closed_output_is_one_that_nobody_wants(monkeypatch):
+    assert ended(None, monkeypatch) == (0, "")
+
+
+def test_a_terminal_of_few_characters_gets_escapes(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert guarded("lowtide", lambda: print("t\u00e9") or 0) == 0
+    assert written.getvalue() == b"t\\xe9\n"
+
+
+def test_words_are_utf_8_whatever_python_took_them_for(monkeypatch):
+    """Under LC_ALL=C a word has surrogates, which no request can carry."""
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    assert in_utf8(["a", b"x=\xc3\xbc".decode("ascii", "surrogateescape")]) == ["a", "x=\u00fc"]
+    with pytest.raises(ValueError, match="no text in UTF-8"):
+        in_utf8(["\udcff"])
