@@ -15,7 +15,7 @@ from typing import Any
 from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_view import ClusterView
 from lowtide.admin.deletion import Committed, DeletedRecords, DeleteRecordsError, DeleteResult, DeleteTarget
-from lowtide.admin.errors import AdminError
+from lowtide.admin.errors import AdminError, code_name
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
 from lowtide.cli.outcome import misused
 from lowtide.cli.partition_sizes import leader_sizes
@@ -197,7 +197,7 @@ def result_value(each: PlannedDelete, result: DeleteResult | None) -> dict[str, 
     elif result is not None:
         value["error"] = {
             "stage": result.stage.value,
-            "code": None if result.code is None else result.code,
+            "code": None if result.code is None else code_name(result.code),
             "message": result.reason,
             "leader_done": result.leader_done,
         }

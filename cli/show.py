@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from lowtide.admin.errors import AdminError
+from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
 from lowtide.admin.records import FetchedRecords
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.coordinator_records import decoded, in_words
 from lowtide.cli.outcome import CommandError, ExitCode, misused
-from lowtide.cli.printing import Output, moment, print_json_line
+from lowtide.cli.printing import Output, moment, print_json_line, remark
 from lowtide.cli.record_format import Form, record_text, record_value
 from lowtide.cli.wanted_offsets import parse_offset, parse_partitions, parse_time
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.records import ControlRecordType, Record, check_crc, iterate_batches, iterate_records, read_control_record
 from lowtide.protocol.types import Offset, TopicPartition
 
@@ -69,8 +69,10 @@ async def show(
     wanted = Wanted(partition=key, end=stop, count=count, form=form, control=control, read_committed=read_committed)
     shown = 0
     offset = start
+    if first is not None and start >= stop:
+        remark(f"{key}: nothing is between {start} and {stop}, where it ends.")
     while offset < stop and shown < count:
-        fetched = await call.client.fetch_records(key, offset, read_committed=read_committed, timeout=call.timeout_ms / 1000)
+        fetched = await _fetched(call, key, offset, read_committed=read_committed)
         rows, following = readable(fetched, offset, wanted)
         for row in rows[: count - shown]:
             _print(call.output, row, wanted)
@@ -79,6 +81,20 @@ async def show(
             break
         offset = following
     return ExitCode.DONE
+
+
+async def _fetched(call: NetworkCall, partition: TopicPartition, offset: Offset, *, read_committed: bool) -> FetchedRecords:
+    """Errors: CommandError for an offset that isn't in the log, AdminError."""
+    timeout_s = call.timeout_ms / 1000
+    try:
+        return await call.client.fetch_records(partition, offset, read_committed=read_committed, timeout=timeout_s)
+    except BrokerAnsweredError as error:
+        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise
+    begins = (await call.client.list_offsets({partition: OffsetSpec.EARLIEST}, timeout=timeout_s))[partition]
+    where = f"its log starts at {begins.offset}" if isinstance(begins, ListedOffset) else "where its log starts isn't told"
+    message = f"{partition} has no offset {offset}: {where}."
+    raise CommandError(message)
 
 
 async def _place(call: NetworkCall, partition: TopicPartition, text: str | None, otherwise: OffsetSpec) -> Offset:

@@ -102,6 +102,7 @@ async def sweep(
             return _rest_told(call, swept)
         if not yes and swept.pending():
             confirm(f"Go on with {plural(len(swept.pending()), 'partition')} of {len(swept.partitions):,}?")
+    _keep(report, _report(swept, 0))  # A place that can't be written to is told before anything is deleted.
     await _carry_out(call, swept, Pace(rate, begun), state, leader_only=leader_only)
     return _reported(call, swept, report, SystemClock().monotonic_ms() - begun)
 
@@ -239,19 +240,37 @@ def _rest_told(call: NetworkCall, swept: Sweep) -> ExitCode:
 
 def _reported(call: NetworkCall, swept: Sweep, report: str | None, took_ms: int) -> ExitCode:
     """Says what became of it; the exit code."""
-    failures = swept.failures()
-    done, records = swept.count(DONE), sum(each.records for each in swept.partitions.values() if each.outcome == DONE)
-    value: dict[str, Any] = {
+    failures, value = swept.failures(), _summary(swept, took_ms)
+    code = ExitCode.FAILED if failures else ExitCode.DONE
+    try:
+        _keep(report, _report(swept, took_ms))
+    except CommandError as error:
+        remark(f"{error}")
+        code = ExitCode.FAILED
+    if call.output is Output.JSON:
+        print_json(value)
+    else:
+        _print_failures(failures)
+        done = f"{plural(value['records'], 'record')} of {plural(value['done'], 'partition')} deleted in {took_ms / 1000:.1f} s"
+        print(f"{done}; {len(failures):,} failed.")
+    return code
+
+
+def _summary(swept: Sweep, took_ms: int) -> dict[str, Any]:
+    """The whole of it, for programs."""
+    return {
         "dry_run": False,
         "partitions": len(swept.partitions),
-        "done": done,
-        "failed": len(failures),
-        "records": records,
-    }
-    value |= {
+        "done": swept.count(DONE),
+        "failed": len(swept.failures()),
+        "records": sum(each.records for each in swept.partitions.values() if each.outcome == DONE),
         "took_ms": took_ms,
-        "failures": [{"topic": key.topic, "partition": key.partition, "reason": why} for key, why in failures.items()],
+        "failures": [{"topic": key.topic, "partition": key.partition, "reason": why} for key, why in swept.failures().items()],
     }
+
+
+def _report(swept: Sweep, took_ms: int) -> bytes:
+    """What became of each partition, as the file has it."""
     rows = [
         {
             "topic": key.topic,
@@ -262,13 +281,7 @@ def _reported(call: NetworkCall, swept: Sweep, report: str | None, took_ms: int)
         }
         for key, each in swept.partitions.items()
     ]
-    _keep(report, msgspec.json.format(msgspec.json.encode(value | {"outcomes": rows}), indent=1) + b"\n")
-    if call.output is Output.JSON:
-        print_json(value)
-    else:
-        _print_failures(failures)
-        print(f"{plural(records, 'record')} of {plural(done, 'partition')} deleted in {took_ms / 1000:.1f} s; {len(failures):,} failed.")
-    return ExitCode.FAILED if failures else ExitCode.DONE
+    return msgspec.json.format(msgspec.json.encode(_summary(swept, took_ms) | {"outcomes": rows}), indent=1) + b"\n"
 
 
 def _print_failures(failures: Mapping[TopicPartition, str]) -> None:

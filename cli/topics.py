@@ -18,7 +18,7 @@ from lowtide.cli.confirmation import confirm
 from lowtide.cli.explain import explain
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, plural, print_json, print_table
-from lowtide.cli.results import report_each
+from lowtide.cli.results import error_value, report_each
 from lowtide.protocol.types import topic_id_text
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, describe, make, change and delete topics.")
@@ -139,7 +139,7 @@ async def delete(
 ) -> ExitCode:
     """Delete topics with all their records."""
     if not yes:
-        confirm(f"Delete {plural(len(topics), 'topic')} with all records: {', '.join(topics)}?")
+        confirm(f"Delete {plural(len(topics), 'topic')} with all records: {', '.join(topics)}?", rehearsal="")
     outcomes = await call.client.delete_topics(topics, timeout=call.timeout_ms / 1000)
     passed = "UNKNOWN_TOPIC_OR_PARTITION" if if_exists else None
     return report_each({name: _unless(each, passed) for name, each in outcomes.items()}, call.output, done="deleted")
@@ -158,8 +158,8 @@ def _created(topic: CreatedTopic) -> dict[str, Any]:
     return {"id": topic_id} | {key: None if count < 0 else count for key, count in counts.items()}
 
 
-def _errors(described: Mapping[str, TopicDescription | AdminError]) -> dict[str, str]:
-    return {name: str(each) for name, each in described.items() if isinstance(each, AdminError)}
+def _errors(described: Mapping[str, TopicDescription | AdminError]) -> dict[str, dict[str, Any]]:
+    return {name: error_value(each) for name, each in described.items() if isinstance(each, AdminError)}
 
 
 def _replicas(topic: TopicDescription) -> str:

@@ -97,7 +97,7 @@ def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Drive
     assert (ran.stdout, ran.stderr.count("\n")) == ("", 1)
     for words in (("delete", topic), ("sweep", f"{topic}*")):
         said = sentence("records", *words, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
-        assert said.startswith(f"lowtide records {words[0]}: this deletes, and nobody can be asked")
+        assert said.startswith(f"lowtide records {words[0]}: this asks first, and nobody can be asked")
     assert other.offsets(topic, [0]) == {0: (0, 10)}
 
 
@@ -210,6 +210,24 @@ def test_a_sweep_that_is_killed_goes_on(lowtide: SimpleNamespace, other: Driver,
     assert other.offsets(lowtide_topic, range(24)) == expected
     assert len(json.loads(report.read_text())["outcomes"]) == 24
     assert "nothing was left to do" in run(*words, bootstrap=lowtide.bootstrap).stderr
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_goes(
+    lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int], tmp_path: Path
+) -> None:
+    """It was told when all was deleted, instead of what had become of it."""
+    topic, _ = filled
+    words = ("records", "sweep", topic, "--offset", 3, "--yes", "--report", tmp_path / "none" / "report.json")
+    assert "report.json can't be written" in sentence(*words, bootstrap=lowtide.bootstrap, code=1)
+    assert other.offsets(topic, [0]) == {0: (0, 10)}
+
+
+def test_an_unknown_code_is_a_name(lowtide: SimpleNamespace, filled: tuple[str, int]) -> None:
+    """Of records deletes it was Kafka's number, everywhere else its name."""
+    words = ("records", "delete", "__consumer_offsets:0", "--offset", 0, "--yes")
+    run("groups", "reset", "some", "--topic", filled[0], "--to", "earliest", "--yes", bootstrap=lowtide.bootstrap)
+    (row,) = answer(*words, bootstrap=lowtide.bootstrap, code=1)["partitions"]
+    assert row["error"]["code"] == "INVALID_TOPIC_EXCEPTION"
 
 
 def test_a_topic_made_anew_is_not_swept(lowtide: SimpleNamespace, other: Driver, topic: str, tmp_path: Path) -> None:
