@@ -137,6 +137,8 @@ class Attempts(Generic[K, V]):
 
     async def _ask(self, broker_id: BrokerId, items: list[K], number: int) -> None:
         outcomes: dict[K, Outcome[V]]
+        if number == 1:
+            self.unfinished.update(dict.fromkeys(items, f"broker {broker_id} hasn't answered"))
         try:
             async with self._in_flight:
                 found = await self._send(broker_id, items, number)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import CancelledError
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from lowtide.admin.brokers import Ports
 from lowtide.admin.client import AdminClient
+from lowtide.admin.errors import ClientClosedError
 from lowtide.admin.settings import ClientSettings
 from lowtide.runtime.loop_thread import LoopThread
 
@@ -23,7 +25,14 @@ def _blocking(
 
     @wraps(method)
     def call(self: BlockingAdminClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._thread.run(method(self._admin, *args, **kwargs))
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+        try:
+            return self._thread.run(method(self._admin, *args, **kwargs))
+        except (CancelledError, RuntimeError):
+            if self._closed:  # By another thread, while this one waited.
+                raise ClientClosedError("the client was closed") from None
+            raise
 
     return call
 
@@ -39,10 +48,11 @@ class BlockingAdminClient:
     RuntimeError. Settings can be pickled, clients can't.
     """
 
-    def __init__(self, bootstrap_servers: str | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
+    def __init__(self, bootstrap_servers: str | Iterable[str] | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
         """As `AdminClient`. Errors: SettingsError."""
         self._admin = AdminClient(bootstrap_servers, ports)
         self._thread = LoopThread("lowtide-admin")
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +66,8 @@ class BlockingAdminClient:
         return self._admin.settings
 
     def close(self) -> None:
-        """Close all connections and end the thread. A second call does nothing."""
+        """Close all connections and end the thread. Calls that other threads wait for fail. A second call does nothing."""
+        self._closed = True
         if not self._thread.is_closed:
             self._thread.run(self._admin.close())
             self._thread.close()

@@ -60,6 +60,7 @@ class Brokers:
         self._tasks = TaskRegistry(_told_to_whoever_waits)
         self._tls: ssl.SSLContext | None = None
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def is_connected(self, address: Address) -> bool:
         """Whether a shared connection is there, so that asking costs no connecting."""
@@ -106,6 +107,9 @@ class Brokers:
     async def close(self) -> None:
         """Close all. Calls that wait fail with ClientClosedError."""
         self._closed = True
+        if self._loop is not None and self._loop.is_closed():  # It has taken its sockets and tasks with it.
+            self._places.clear()
+            return
         await self._tasks.cancel_all()
         for place in self._places.values():
             for connection in (place.shared, *place.idle, *place.lent):
@@ -114,9 +118,17 @@ class Brokers:
         self._places.clear()
 
     def _place(self, address: Address) -> _Place:
-        """Errors: ClientClosedError."""
+        """Errors: ClientClosedError; RuntimeError on another loop, where what belongs to the first would be waited for in vain."""
         if self._closed:
             raise ClientClosedError("the client is closed")
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                message = (
+                    "the client was first used on another event loop: make one on each loop (each asyncio.run), or take BlockingAdminClient"
+                )
+                raise RuntimeError(message)
+            self._loop = loop
         return self._places.setdefault(address, _Place())
 
     def _idle(self, place: _Place) -> Connection | None:

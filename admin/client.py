@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from lowtide.admin import cluster_description, configs, group_offsets, groups, log_dirs, offsets, records, topics
+from lowtide.admin.arguments import each_of, named
 from lowtide.admin.brokers import Ports
 from lowtide.admin.cluster import Cluster
 from lowtide.admin.cluster_description import ClusterDescription
@@ -23,7 +24,7 @@ from lowtide.admin.log_dirs import LogDir
 from lowtide.admin.offsets import ListedOffset, Place
 from lowtide.admin.patience import Deadline
 from lowtide.admin.records import FETCH_BYTES, FetchedRecords
-from lowtide.admin.settings import ClientSettings
+from lowtide.admin.settings import INT32_MAX, ClientSettings
 from lowtide.admin.topics import CreatedTopic, NewTopic
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import SystemClock
@@ -50,12 +51,14 @@ class AdminClient:
     no broker was reached at all, `UnsupportedVersionError`, `BrokerAnsweredError`, and ValueError for arguments that can't be meant.
     """
 
-    def __init__(self, bootstrap_servers: str | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
+    def __init__(self, bootstrap_servers: str | Iterable[str] | Mapping[str, object] | ClientSettings, ports: Ports | None = None) -> None:
         """Bootstrap servers, or properties by the names of Kafka's clients with these among them, or settings. `ports` is for tests.
 
         Errors: SettingsError.
         """
-        settings = {"bootstrap.servers": bootstrap_servers} if isinstance(bootstrap_servers, str) else bootstrap_servers
+        settings = (
+            bootstrap_servers if isinstance(bootstrap_servers, Mapping | ClientSettings) else {"bootstrap.servers": bootstrap_servers}
+        )
         self.settings = settings if isinstance(settings, ClientSettings) else ClientSettings.of(settings)
         if self.settings.unused_keys:
             _LOG.warning("these settings mean nothing to this client: %s", ", ".join(self.settings.unused_keys))
@@ -77,7 +80,7 @@ class AdminClient:
         if timeout is not None and not timeout > 0:
             message = f"a timeout of {timeout} seconds leaves no time for anything"
             raise ValueError(message)
-        return self.cluster.deadline(None if timeout is None else max(round(timeout * 1000), 1))
+        return self.cluster.deadline(None if timeout is None else max(round(min(timeout * 1000, INT32_MAX)), 1))
 
     # ------------------------------------------------------------------ records
     async def delete_records(
@@ -146,11 +149,13 @@ class AdminClient:
     ) -> dict[str, CreatedTopic | AdminError]:
         """Make topics, or with `validate_only` find out whether they could be made."""
         deadline = self._deadline(timeout)
-        return await topics.create_topics(self.cluster, new_topics, deadline, validate_only=validate_only)
+        return await topics.create_topics(
+            self.cluster, each_of(NewTopic, new_topics, 'NewTopic(name="flights")'), deadline, validate_only=validate_only
+        )
 
     async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> dict[str, AdminError | None]:
         """Delete topics with all their records; None means done."""
-        return await topics.delete_topics(self.cluster, names, self._deadline(timeout))
+        return await topics.delete_topics(self.cluster, named(names), self._deadline(timeout))
 
     async def create_partitions(
         self,
@@ -172,7 +177,7 @@ class AdminClient:
 
     async def describe_topics(self, names: Iterable[str], *, timeout: float | None = None) -> dict[str, TopicDescription | AdminError]:
         """Topics with their partitions, leaders and ids."""
-        return await topics.describe_topics(self.cluster, names, self._deadline(timeout))
+        return await topics.describe_topics(self.cluster, named(names), self._deadline(timeout))
 
     # ------------------------------------------------------------------ configurations
     async def describe_configs(
@@ -186,7 +191,9 @@ class AdminClient:
     ) -> dict[ConfigResource, dict[str, ConfigEntry] | AdminError]:
         """The keys of each resource (all, or those in `keys`) with their values and where these come from."""
         deadline = self._deadline(timeout)
-        return await configs.describe_configs(self.cluster, resources, deadline, keys=keys, synonyms=synonyms, documentation=documentation)
+        found = each_of(ConfigResource, resources, 'ConfigResource(ResourceType.TOPIC, "flights")')
+        wanted = None if keys is None else named(keys)
+        return await configs.describe_configs(self.cluster, found, deadline, keys=wanted, synonyms=synonyms, documentation=documentation)
 
     async def alter_configs(
         self,
@@ -196,7 +203,11 @@ class AdminClient:
         timeout: float | None = None,
     ) -> dict[ConfigResource, AdminError | None]:
         """Change keys, and leave the others as they are (KIP-339). All changes of a resource are made, or none."""
-        return await configs.alter_configs(self.cluster, changes, self._deadline(timeout), validate_only=validate_only)
+        found = {
+            resource: each_of(ConfigChange, of_resource, 'ConfigChange("retention.ms", "86400000")')
+            for resource, of_resource in changes.items()
+        }
+        return await configs.alter_configs(self.cluster, found, self._deadline(timeout), validate_only=validate_only)
 
     # ------------------------------------------------------------------ the cluster
     async def describe_cluster(self, *, include_fenced: bool = False, timeout: float | None = None) -> ClusterDescription:
@@ -220,15 +231,15 @@ class AdminClient:
     # ------------------------------------------------------------------ groups
     async def list_groups(self, *, states: Iterable[str] = (), kinds: Iterable[str] = (), timeout: float | None = None) -> ListedGroups:
         """All groups, or those in one of these states (`Stable`, ...) and of these kinds (`classic`, `consumer`)."""
-        return await groups.list_groups(self.cluster, self._deadline(timeout), states=states, kinds=kinds)
+        return await groups.list_groups(self.cluster, self._deadline(timeout), states=named(states), kinds=named(kinds))
 
     async def describe_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription | AdminError]:
         """Groups with their members and what these read; GROUP_ID_NOT_FOUND for one that isn't there."""
-        return await groups.describe_groups(self.cluster, group_ids, self._deadline(timeout))
+        return await groups.describe_groups(self.cluster, named(group_ids), self._deadline(timeout))
 
     async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, AdminError | None]:
         """Delete groups without members, and what they have committed; NON_EMPTY_GROUP while there are members."""
-        return await groups.delete_groups(self.cluster, group_ids, self._deadline(timeout))
+        return await groups.delete_groups(self.cluster, named(group_ids), self._deadline(timeout))
 
     # ------------------------------------------------------------------ offsets of groups
     async def list_group_offsets(
@@ -242,7 +253,7 @@ class AdminClient:
 
         `require_stable` waits for transactions that are about to commit offsets (KIP-447).
         """
-        asked = group_ids if isinstance(group_ids, Mapping) else dict.fromkeys(group_ids)
+        asked = group_ids if isinstance(group_ids, Mapping) else dict.fromkeys(named(group_ids))
         deadline = self._deadline(timeout)
         return await group_offsets.list_group_offsets(self.cluster, asked, deadline, require_stable=require_stable)
 

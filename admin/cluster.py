@@ -92,30 +92,34 @@ class Cluster:
     @asynccontextmanager
     async def _reached(self, address: Address, deadline: Deadline, *, waits: bool = False) -> AsyncIterator[BrokerHandle]:
         """Errors: ConnectionFailedError also when connecting takes longer than there is time."""
-        request_timeout_ms = self.settings.request_timeout_ms
+        request_timeout_ms, remaining_ms = self.settings.request_timeout_ms, deadline.remaining_ms()
         if waits:
             async with self._connections.own(address) as connection:
                 yield BrokerHandle(connection, deadline, request_timeout_ms)
             return
         try:
-            async with asyncio.timeout(deadline.remaining_ms() / 1000):
+            async with asyncio.timeout(remaining_ms / 1000):
                 connection = await self._connections.shared(address)
         except TimeoutError:
-            raise ConnectionFailedError(f"{address}: no connection within what was left of the time") from None
+            raise ConnectionFailedError(f"{address}: no connection within {remaining_ms} ms") from None
         yield BrokerHandle(connection, deadline, request_timeout_ms)
 
     # ------------------------------------------------------------------ any broker
     async def ask_any(self, ask: Callable[[BrokerHandle], Any], deadline: Deadline) -> Any:
         """What `ask` gets from some broker: those that are connected first, then the others, again and again until the deadline.
 
+        While there are others, a broker that keeps silent gets half of the time that is left.
+
         Errors: DeadlineExceededError, with what each address said last; and what `ask` raises, except ConnectionFailedError.
         """
         failures: dict[Address, str] = {}
         attempt = 0
         while True:
-            for address in self._candidates():
+            candidates = self._candidates()
+            for place, address in enumerate(candidates, 1):
+                share = deadline if place == len(candidates) else deadline.earlier(deadline.remaining_ms() // 2)
                 try:
-                    async with self._reached(address, deadline) as handle:
+                    async with self._reached(address, share) as handle:
                         return await ask(handle)
                 except ConnectionFailedError as error:
                     failures[address] = str(error)

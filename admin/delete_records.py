@@ -23,9 +23,10 @@ from lowtide.admin.deletion import (
     DeleteStage,
     DeleteTarget,
     LeaderOnlyUnsupportedError,
-    check_targets,
+    check_topic_ids,
+    checked_targets,
 )
-from lowtide.admin.errors import AdminError, ConnectionFailedError, code_name, is_retriable
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, ConnectionFailedError, code_name, is_retriable
 from lowtide.admin.leaders import Leaders
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from lowtide.admin.resolution import needs_looking_up, resolve
@@ -75,10 +76,10 @@ async def delete_records(
     topic_ids: Mapping[str, TopicId] | None = None,
 ) -> dict[TopicPartition, DeleteResult]:
     """See `AdminClient.delete_records`."""
-    check_targets(targets)
-    if not targets:
+    names = checked_targets(targets)
+    check_topic_ids(topic_ids or {})
+    if not names:
         return {}
-    names = {TopicPartition(*partition): target for partition, target in targets.items()}
     view = await cluster.view((partition.topic for partition in names), deadline)
     expected = dict(topic_ids or {})
     results: dict[TopicPartition, DeleteResult] = {}
@@ -109,11 +110,11 @@ async def resolve_targets(
     cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarget], deadline: Deadline
 ) -> dict[TopicPartition, Offset | DeleteRecordsError]:
     """See `AdminClient.resolve_delete_targets`."""
-    check_targets(targets)
-    if not targets:
+    names = checked_targets(targets)
+    if not names:
         return {}
-    view = await cluster.view((topic for topic, _ in targets), deadline)
-    return await resolve(cluster, {TopicPartition(*partition): target for partition, target in targets.items()}, view, deadline)
+    view = await cluster.view((topic for topic, _ in names), deadline)
+    return await resolve(cluster, names, view, deadline)
 
 
 def _mismatch(partition: TopicPartition, expected: Mapping[str, TopicId], view: ClusterView) -> str | None:
@@ -162,6 +163,8 @@ class Deletion:
         await attempts.run(list(offsets))
         results: dict[TopicPartition, DeleteResult] = {**attempts.done}
         for partition, error in attempts.failed.items():
+            if isinstance(error, BrokerAnsweredError):
+                self._deletes[partition].code = error.code
             results[partition] = error if isinstance(error, DeleteRecordsError) else self._failed(partition, str(error))
         results |= await self._unfinished(attempts.unfinished)
         return results

@@ -5,14 +5,16 @@ A delete goes to an offset, exclusive: the first record that stays. `Timestamp` 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
+from lowtide.admin.arguments import by_partition
 from lowtide.admin.errors import AdminError, UnsupportedVersionError
 from lowtide.admin.offsets import Timestamp
-from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicPartition
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 
 TO_HIGH_WATERMARK: Final = -1
 """In place of an offset: everything that is committed when the call begins."""
@@ -81,7 +83,7 @@ class DeleteRecordsError(AdminError):
 
     @property
     def code(self) -> int | None:
-        """The error code that the leader answered last, if any."""
+        """The error code that a broker answered last, if any."""
         return self.facts.code
 
     @property
@@ -120,11 +122,27 @@ def _leaders_part(facts: DeleteFacts) -> str:
     return ""
 
 
-def check_targets(targets: Mapping[TopicPartition, DeleteTarget]) -> None:
-    """Errors: ValueError for what can't be meant, before anything is sent."""
-    for partition, target in targets.items():
+def checked_targets(targets: Mapping[TopicPartition, DeleteTarget]) -> dict[TopicPartition, DeleteTarget]:
+    """The targets; numbers of numpy are numbers, too. Errors: ValueError for what can't be meant, before anything is sent."""
+    found: dict[TopicPartition, DeleteTarget] = {}
+    for partition, target in by_partition(targets, "an offset, Timestamp or Committed").items():
         if isinstance(target, Timestamp | Committed):
+            found[partition] = target
             continue
-        if isinstance(target, bool) or not isinstance(target, int) or not TO_HIGH_WATERMARK <= target <= OFFSET_MAX:
+        try:
+            offset = None if isinstance(target, bool) else operator.index(target)
+        except TypeError:
+            offset = None
+        if offset is None or not TO_HIGH_WATERMARK <= offset <= OFFSET_MAX:
             message = f"{partition}: {target!r} is no offset: allowed are 0 and more, -1 for the high watermark, Timestamp and Committed"
+            raise ValueError(message)
+        found[partition] = offset
+    return found
+
+
+def check_topic_ids(topic_ids: Mapping[str, TopicId]) -> None:
+    """Errors: ValueError for what is no id: `TopicDescription.topic_id` is one, its text isn't."""
+    for topic, topic_id in topic_ids.items():
+        if not isinstance(topic_id, bytes) or len(topic_id) != len(ZERO_TOPIC_ID):
+            message = f"{topic}: {topic_id!r} is no topic id: allowed is what TopicDescription.topic_id has, {len(ZERO_TOPIC_ID)} bytes"
             raise ValueError(message)

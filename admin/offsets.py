@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import msgspec
 
+from lowtide.admin.arguments import by_partition
 from lowtide.admin.attempts import Attempts, Done, Outcome
 from lowtide.admin.errors import AdminError, UnsupportedVersionError
 from lowtide.admin.leaders import Leaders
@@ -80,6 +81,16 @@ class ListedOffset(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Place: TypeAlias = OffsetSpec | Timestamp
 
 
+def checked_places(places: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Place]:
+    """The places. Errors: ValueError for what is none."""
+    found = by_partition(places, "an OffsetSpec or a Timestamp")
+    for partition, place in found.items():
+        if not isinstance(place, int | Timestamp):
+            message = f"{partition}: {place!r} is no place in a partition: allowed are OffsetSpec and Timestamp"
+            raise ValueError(message)  # noqa: TRY004 - what can't be meant is a ValueError everywhere here
+    return found
+
+
 async def list_offsets(
     cluster: Cluster,
     places: Mapping[TopicPartition, Place],
@@ -89,7 +100,7 @@ async def list_offsets(
     view: ClusterView | None = None,
 ) -> dict[TopicPartition, ListedOffset | AdminError]:
     """The offset at a place of each partition, first by a `view` that is there already. See `AdminClient.list_offsets`."""
-    places = {TopicPartition(*partition): place for partition, place in places.items()}
+    places = checked_places(places)
     leaders = Leaders(cluster, deadline, view)
 
     async def send(broker_id: BrokerId, partitions: list[TopicPartition], _: int) -> Mapping[TopicPartition, Outcome[ListedOffset]]:

@@ -22,6 +22,7 @@ from lowtide.admin.errors import AuthenticationFailedError, BrokerAnsweredError
 from lowtide.admin.exchange import ApiVersions
 from lowtide.admin.sasl import tokens
 from lowtide.admin.settings import ClientSettings
+from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -37,6 +38,9 @@ FIRST_TRIED: Final = 4
 
 LOGIN_SHARE: Final = 0.85
 """The share of an authentication's life after which a new connection is made instead. Kafka: SaslClientAuthenticator, 85 to 95 percent."""
+
+
+_NO_SASL: Final = "this listener of the broker knows no SASL: security.protocol is for another one"
 
 
 class Ask(NamedTuple):
@@ -85,12 +89,14 @@ def _log_in(settings: ClientSettings, versions: ApiVersions, nonce: str) -> Gene
     assert sasl is not None
     exchange = tokens(sasl, nonce)
     handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
+    if versions.highest(ApiKey.SASL_HANDSHAKE) < 0:
+        raise AuthenticationFailedError(_NO_SASL)
     answer = yield Ask(handshake, versions.choose(handshake, at_least=1))
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         message = f"the broker doesn't have the SASL mechanism {sasl.mechanism}; it has {', '.join(answer.mechanisms) or 'none'}"
         raise AuthenticationFailedError(message)
     if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-        raise AuthenticationFailedError("this listener of the broker knows no SASL: security.protocol is for another one")
+        raise AuthenticationFailedError(_NO_SASL)
     if answer.error_code != ErrorCode.NONE:
         raise BrokerAnsweredError(answer.error_code, "SaslHandshake was refused")
     version = versions.choose(SaslAuthenticateRequest)

@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from lowtide.admin.cluster_view import PartitionDescription
-from lowtide.admin.deletion import Committed, DeleteRecordsError, DeleteStage, DeleteTarget
-from lowtide.admin.errors import AdminError
+from lowtide.admin.deletion import Committed, DeleteFacts, DeleteRecordsError, DeleteStage, DeleteTarget
+from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets, list_group_offsets
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp, list_offsets
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicPartition
@@ -33,7 +33,8 @@ class Resolved(dict[TopicPartition, "Offset | DeleteRecordsError"]):
 
     def fail(self, partition: TopicPartition, reason: object) -> None:
         """Nothing of this partition is deleted."""
-        self[partition] = DeleteRecordsError(partition, DeleteStage.RESOLVING, str(reason).removeprefix(f"{partition}: "))
+        facts = DeleteFacts(code=reason.code) if isinstance(reason, BrokerAnsweredError) else None
+        self[partition] = DeleteRecordsError(partition, DeleteStage.RESOLVING, str(reason).removeprefix(f"{partition}: "), facts)
 
 
 def needs_looking_up(target: DeleteTarget) -> bool:

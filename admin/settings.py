@@ -11,7 +11,7 @@ Its `repr` shows no secret; a pickle contains them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final, NamedTuple, Self
@@ -84,8 +84,11 @@ class ClientSettings:
 
     @classmethod
     def of(cls, properties: Mapping[str, object], source: str = "the settings") -> Self:
-        """The settings that `properties` give. `source` says in errors where they come from. Errors: SettingsError."""
-        return cls(**_fields({key: (str(value), source) for key, value in properties.items()}))  # type: ignore[arg-type]
+        """The settings that `properties` give. `source` says in errors where they come from. Errors: SettingsError.
+
+        A list of texts stands for them with commas between.
+        """
+        return cls(**_fields({key: (_text(value), source) for key, value in properties.items()}))  # type: ignore[arg-type]
 
     @classmethod
     def read(
@@ -98,6 +101,11 @@ class ClientSettings:
         given = {} if path is None else read_properties_file(path, files or OsFileSystem())
         given |= {key: (str(value), source) for key, value in (overrides or {}).items()}
         return cls(**_fields(given))  # type: ignore[arg-type]
+
+
+def _text(value: object) -> str:
+    """A value as a file of properties would have it."""
+    return ",".join(map(str, value)) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else str(value)
 
 
 def read_properties_file(path: str, files: FileSystem) -> dict[str, tuple[str, str]]:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
 
 from lowtide.admin import (
+    AdminClient,
     AuthenticationFailedError,
     BrokerAnsweredError,
     ClientClosedError,
     CommittedOffset,
+    ConfigResource,
     DeadlineExceededError,
     DeletedRecords,
     ListedOffset,
     NewTopic,
     OffsetSpec,
+    ResourceType,
     TopicPartition,
     UnsupportedVersionError,
 )
+from lowtide.admin.arguments import named
 from lowtide.admin.errors import code_name, is_retriable
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -48,6 +53,113 @@ def test_any_bootstrap_server_will_do():
         servers = "broker-1:9092,broker-2:9092,nowhere:1,broker-3:9092"
         async with cluster.client(bootstrap_servers=servers, socket_connection_setup_timeout_ms=1000) as admin:
             assert await admin.list_offsets(LATEST) == end_at(100)
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_silent_broker_leaves_time_for_the_others(seed: int):
+    """Whichever is tried first: one that accepts and says nothing took all of a short call's time."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 2)
+        cluster.nodes[1].kill(silently=True)
+        async with cluster.client(bootstrap_servers="broker-1:9092,broker-2:9092") as admin:
+            assert set(await admin.describe_topics(["t"], timeout=3)) == {"t"}
+
+    simulated(test, 1, 2, seed=seed)
+
+
+def test_a_leader_that_keeps_silent_is_named():
+    """It was said that nobody had been asked."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 2)
+        async with cluster.client(bootstrap_servers="broker-1:9092") as admin:
+            await admin.describe_topics(["t"])
+            cluster.nodes[2].kill(silently=True)
+            result = (await admin.delete_records({P0: 5}, timeout=3))[P0]
+        assert "broker 2 hasn't answered" in str(result)
+
+    simulated(test, 1, 2)
+
+
+def test_another_loop_is_refused_at_once():
+    """What was begun on the first one would be waited for in vain, for half a minute. Closing it there is no error."""
+    kept: list[AdminClient] = []
+
+    async def first(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        kept.append(cluster.client())
+        assert await kept[0].list_offsets(LATEST) == end_at(100)
+
+    async def second(_: ScriptedCluster) -> None:
+        with pytest.raises(RuntimeError, match="first used on another event loop"):
+            await kept[0].list_offsets(LATEST)
+        await kept[0].close()
+        with pytest.raises(ClientClosedError):
+            await kept[0].list_offsets(LATEST)
+
+    simulated(first)
+    simulated(second)
+
+
+def test_one_name_is_no_list_of_letters():
+    """Which would be topics, too: `delete_topics("logs")` was for those named l, o, g and s."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("tt", 1)
+        async with cluster.client() as admin:
+            assert list(await admin.describe_topics("tt")) == ["tt"]
+
+    simulated(test)
+    assert named("logs") == ["logs"]
+    assert named(["a", "b"]) == ["a", "b"]
+    with pytest.raises(ValueError, match="5 is no name"):
+        named([5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ([P0], "a list is no mapping"),
+        ({"t": OffsetSpec.LATEST}, "'t' is no partition"),
+        ({"t0": OffsetSpec.LATEST}, "'t0' is no partition"),
+        ({("t", "0"): OffsetSpec.LATEST}, r"\('t', '0'\) is no partition"),
+        ({P0: "latest"}, "t-0: 'latest' is no place"),
+    ],
+)
+def test_places_that_cannot_be_meant_are_refused(places: Any, words: str):
+    """With what is allowed, and before anything is sent."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        with pytest.raises(ValueError, match=words):
+            await cluster.client().list_offsets(places)
+
+    simulated(test)
+
+
+def test_configurations_that_cannot_be_meant_are_refused():
+    resource = ConfigResource(ResourceType.TOPIC, "t")
+
+    async def test(cluster: ScriptedCluster) -> None:
+        with pytest.raises(ValueError, match="'t' is no ConfigResource"):
+            await cluster.client().describe_configs(["t"])  # type: ignore[list-item]
+        with pytest.raises(ValueError, match=r"'retention\.ms' is no ConfigChange"):
+            await cluster.client().alter_configs({resource: {"retention.ms": "5"}})  # type: ignore[dict-item]
+        with pytest.raises(ValueError, match="'t' is no NewTopic"):
+            await cluster.client().create_topics(["t"])  # type: ignore[list-item]
+
+    simulated(test)
+
+
+def test_a_time_without_end_is_a_very_long_one():
+    """`math.inf` is how one says it."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        async with cluster.client() as admin:
+            assert await admin.list_offsets(LATEST, timeout=math.inf) == end_at(100)
 
     simulated(test)
 

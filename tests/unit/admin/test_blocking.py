@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from lowtide.admin import AdminClient, BlockingAdminClient, BrokerAnsweredError, ClientClosedError, DeadlineExceededError
+from lowtide.admin.blocking import _blocking
 from lowtide.runtime import loop_thread
 from lowtide.runtime.loop_thread import LoopThread
 
@@ -112,8 +113,31 @@ def test_the_blocking_client_closes():
     with client:
         pass
     client.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(ClientClosedError, match="closed"):
         client.list_topics()
+
+
+def test_a_call_that_waits_while_another_thread_closes_says_so():
+    """It was told of a cancellation, which nobody had asked for."""
+    begun, ended = threading.Event(), list[BaseException]()
+
+    async def wait(_: AdminClient) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            _blocking(wait)(client)
+        except BaseException as error:
+            ended.append(error)
+
+    client = BlockingAdminClient("127.0.0.1:1")
+    waiting = threading.Thread(target=call)
+    waiting.start()
+    assert begun.wait(30)
+    client.close()
+    waiting.join(30)
+    assert [type(error) for error in ended] == [ClientClosedError]
 
 
 def test_importing_the_client_imports_neither_a_broker_nor_what_it_needs():

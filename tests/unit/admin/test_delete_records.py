@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.admin import (
+    TO_HIGH_WATERMARK,
     Committed,
     DeletedRecords,
     DeleteRecordsError,
@@ -418,6 +419,55 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_sent(target: Any):
             with pytest.raises(ValueError, match=r"t-1: .* is no offset"):
                 await admin.delete_records({P0: 5, P1: target})
         assert cluster.asked == []
+
+    simulated(test)
+
+
+def test_numbers_that_are_not_pythons_own_are_numbers():
+    """As pandas and numpy have them: both as an offset and as the number of a partition."""
+
+    class Number:
+        def __init__(self, value: int) -> None:
+            self._value = value
+
+        def __index__(self) -> int:
+            return self._value
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 1)
+        async with cluster.client() as admin:
+            targets: Any = {("t", Number(0)): Number(5), P1: 7}
+            results = await admin.delete_records(targets)
+        assert [result[0] for result in results.values() if isinstance(result, DeletedRecords)] == [5, 7]
+
+    simulated(test)
+
+
+@pytest.mark.parametrize(
+    ("targets", "topic_ids", "words"),
+    [
+        ([P0], None, "a list is no mapping"),
+        ({"t-0": 5}, None, "'t-0' is no partition"),
+        ({P0: 5}, {"t": "Ci0MG1tESxCXdq0Iqigjuw"}, "t: 'Ci0MG1tESxCXdq0Iqigjuw' is no topic id"),
+    ],
+)
+def test_partitions_and_ids_that_cannot_be_are_refused(targets: Any, topic_ids: Any, words: str):
+    """They ended somewhere within, in an error of Python's."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        with pytest.raises(ValueError, match=words):
+            await cluster.client().delete_records(targets, topic_ids=topic_ids)
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("target", [5, TO_HIGH_WATERMARK])
+def test_an_unknown_topic_has_its_code(target: int):
+    """For programs, which can't read sentences; wherever it was found out."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        async with cluster.client() as admin:
+            assert failure((await admin.delete_records({P0: target}))[P0]).code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     simulated(test)
 
