@@ -469,6 +469,7 @@ class DirectoryLogs:
         self._stopped = True
         self._flusher.stop()
         self._deletions.stop()
+        self._removal.stop()
         self._recovery_points.stop()
         self._high_watermarks.stop()
         self.cleanings.stop()

@@ -3,6 +3,9 @@
 Renaming three thousand files takes 72 ms, so none of it is done in the event loop. What a crash interrupts is finished at the next start,
 which removes `.deleted` files and `-delete` folders.
 
+A file's removal takes milliseconds where the disk is busy, and others wait for the same worker: large batches that are checked, folders
+that are renamed. So what is due is removed a few files at a time, and of many segments the logs first, which have all the room.
+
 Source: Kafka's LocalLog.deleteSegmentFiles and LogManager.deleteLogs.
 """
 
@@ -10,15 +13,23 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import Final
 
 from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.worker import Worker
 from lowtide.storage.segment_files import RemovedSegment
+
+SEGMENTS_AT_ONCE: Final = 8
+"""Removed in one piece of work."""
+
+PIECES_AT_ONCE: Final = 2
+"""That the worker has at a time from one log directory: as many as it has threads, for each file waits for the disk alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,24 +51,28 @@ class FileRemoval:
         self._filesystem = filesystem
         self._worker = worker
         self._on_failure = on_failure
-        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._due: list[tuple[int, int, list[Callable[[], None]]]] = []
         self._order = count()
+        self._pieces: deque[Callable[[], None]] = deque()
+        """What is due and waits for its turn."""
+        self._running = 0
+        self._stopped = False
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._due) + len(self._pieces) + self._running
 
     def remove_segments(self, removed: list[RemovedSegment], due_ms: int) -> None:
         """Renames the segments' files now and unlinks them at `due_ms`, by whatever clock `tick` goes."""
         if removed:
             self._worker.submit(
                 partial(_mark_deleted, self._filesystem, removed),
-                partial(self._after, lambda: self._at(due_ms, partial(_unlink, self._filesystem, removed))),
+                partial(self._after, lambda: self._at(due_ms, _removals_of(self._filesystem, removed))),
             )
 
     def remove_folders(self, paths: Iterable[str], due_ms: int) -> None:
         """Removes whole folders at `due_ms`."""
         for path in paths:
-            self._at(due_ms, partial(_remove_tree, self._filesystem, path))
+            self._at(due_ms, [partial(_remove_tree, self._filesystem, path)])
 
     def rename_folders(self, renames: list[tuple[str, str]], on_renamed: Callable[[OSError | None], None]) -> None:
         """Renames folders, from and to. A folder that is gone is no fault. `on_renamed` is called later, in the loop."""
@@ -72,11 +87,25 @@ class FileRemoval:
     def tick(self, now_ms: int) -> None:
         """Removes what is due."""
         while self._due and self._due[0][0] <= now_ms:
-            _due_ms, _order, work = heapq.heappop(self._due)
-            self._worker.submit(work, partial(self._after, lambda: None))
+            _due_ms, _order, pieces = heapq.heappop(self._due)
+            self._pieces.extend(pieces)
+        self._submit()
 
-    def _at(self, due_ms: int, work: Callable[[], None]) -> None:
-        heapq.heappush(self._due, (due_ms, next(self._order), work))
+    def stop(self) -> None:
+        """Removes nothing more, but for what the worker has; the next start does it."""
+        self._stopped = True
+
+    def _at(self, due_ms: int, pieces: list[Callable[[], None]]) -> None:
+        heapq.heappush(self._due, (due_ms, next(self._order), pieces))
+
+    def _submit(self) -> None:
+        while self._pieces and self._running < PIECES_AT_ONCE and not self._stopped:
+            self._running += 1
+            self._worker.submit(self._pieces.popleft(), self._on_removed)
+
+    def _on_removed(self, outcome: object) -> None:
+        self._running -= 1
+        self._after(self._submit, outcome)
 
     def _after(self, then: Callable[[], None], outcome: object) -> None:
         if isinstance(outcome, OSError):
@@ -90,6 +119,18 @@ class FileRemoval:
 def _mark_deleted(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
     for segment in removed:
         segment.mark_deleted(filesystem)
+
+
+def _removals_of(filesystem: FileSystem, removed: list[RemovedSegment]) -> list[Callable[[], None]]:
+    """The removal of segments in pieces, their logs first."""
+    parts = [removed[start : start + SEGMENTS_AT_ONCE] for start in range(0, len(removed), SEGMENTS_AT_ONCE)]
+    logs_first = [_unlink_logs, _unlink] if len(parts) > 1 else [_unlink]
+    return [partial(unlink, filesystem, part) for unlink in logs_first for part in parts]
+
+
+def _unlink_logs(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
+    for segment in removed:
+        segment.unlink_log(filesystem)
 
 
 def _unlink(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:

@@ -60,9 +60,17 @@ class RemovedSegment:
 
         Errors: OSError; files that don't exist are none.
         """
-        for path in self.paths():
-            with contextlib.suppress(FileNotFoundError):
-                filesystem.unlink(path + DELETED_SUFFIX)
+        _unlink(filesystem, self.paths())
+
+    def unlink_log(self, filesystem: FileSystem) -> None:
+        """As `unlink`, the `.log` alone: nearly all of the room."""
+        _unlink(filesystem, self.paths()[:1])
+
+
+def _unlink(filesystem: FileSystem, paths: list[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.unlink(path + DELETED_SUFFIX)
 
 
 class SegmentCache:
