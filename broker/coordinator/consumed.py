@@ -4,6 +4,8 @@ The smallest offset that any group has committed for a partition is where consum
 Guards: a group with members that consumes a topic and hasn't committed for a partition of it keeps the whole partition, and where nobody
 knows what a group consumes (its members are just joining, or what they said can't be read) it may be any topic. Groups that were deleted,
 or whose offsets expired, don't count; neither do offsets of transactions that are still open, nor those of an older topic of the same name.
+But a group that has nothing else for a partition than an offset of an open transaction keeps it: it begins anew if that is aborted, and it
+needn't have members.
 
 Decisions only. `survey` walks through a coordinator's groups, `broker/consumption.py` asks all coordinators.
 """
@@ -71,6 +73,19 @@ class ConsumedOffsets:
             rows = dict(committed.get(name, ()))
             is_live = live is None or name in live
             yield from self._take_rows(name, rows, group_id, is_live=is_live)
+        if groups.committed.pending.has_any(group_id):
+            yield from self._take_pending(groups, group_id)
+
+    def _take_pending(self, groups: Groups, group_id: str) -> Iterator[None]:
+        for count, (name, number, values) in enumerate(list(groups.committed.pending.of_group(group_id)), 1):
+            found = self.found.get(name, {})
+            if number in found:
+                is_of_topic = any(self._is_of(name, value) for value in values)
+                committed = groups.committed.offsets.get(group_id, {}).get(name, {}).get(number)
+                if is_of_topic and (committed is None or not self._is_of(name, committed)):
+                    found[number] &= Consumed(UNKNOWN_OFFSET, group_id)
+            if count % ROWS_PER_STEP == 0:
+                yield
 
     def _concerned(self, committed: Mapping[str, object], live: frozenset[str] | None) -> list[str]:
         """The topics of a group that were asked for: by whichever list is shorter."""
@@ -81,17 +96,21 @@ class ConsumedOffsets:
         return [name for name in self.found if name in committed or name in live]
 
     def _take_rows(self, name: str, rows: Mapping[int, OffsetCommitValue], group_id: str, *, is_live: bool) -> Iterator[None]:
-        found, topic_id = self.found[name], self._ids[name]
+        found = self.found[name]
         numbers = list(found) if is_live or len(found) <= len(rows) else [number for number in rows if number in found]
         for count, number in enumerate(numbers, 1):
             value = rows.get(number)
-            if value is not None and value.topic_id in (topic_id, ZERO_TOPIC_ID) and value.offset >= 0:
+            if value is not None and self._is_of(name, value):
                 found[number] &= Consumed(value.offset, group_id)
             elif is_live:
                 found[number] &= Consumed(UNKNOWN_OFFSET, group_id)
             if count % ROWS_PER_STEP == 0:
                 yield
         yield
+
+    def _is_of(self, name: str, value: OffsetCommitValue) -> bool:
+        """Whether an offset was committed for the topic that is asked about, and not for an older one of its name."""
+        return value.topic_id in (self._ids[name], ZERO_TOPIC_ID) and value.offset >= 0
 
 
 def consumed_topics(group: AnyGroup) -> frozenset[str] | None:

@@ -35,6 +35,12 @@ def commit(groups: Groups, group_id: str, offset: int, *, topic: str = "t", numb
     groups.committed.apply(OffsetCommitKey(group=group_id, topic=topic, partition=number), value)
 
 
+def add_pending(groups: Groups, group_id: str, offset: int, *, topic: str = "t", number: int = 0, topic_id: bytes = ZERO_TOPIC_ID) -> None:
+    """What a producer commits in a transaction that is open."""
+    value = OffsetCommitValue(offset=offset, leader_epoch=-1, metadata="", commit_timestamp=0, expire_timestamp=-1, topic_id=topic_id)
+    groups.committed.apply_pending(4, OffsetCommitKey(group=group_id, topic=topic, partition=number), value, 100)
+
+
 def add_live(
     groups: Groups,
     group_id: str,
@@ -53,7 +59,7 @@ def consumed(*coordinators: Groups) -> tuple[int, str | None]:
     told = NOBODY
     for groups in coordinators:
         found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])])
-        for group_id in dict.fromkeys((*groups.committed.offsets, *groups.groups)):
+        for group_id in dict.fromkeys((*groups.committed.group_ids(), *groups.groups)):
             for _ in found.take_in(groups, group_id):
                 pass
         told &= found.found["t"][0]
@@ -116,6 +122,20 @@ def test_a_group_that_is_deleted_or_expired_counts_no_more() -> None:
     assert consumed(groups) == (7, "a")
 
 
+def test_what_is_pending_in_a_transaction_does_not_count_and_without_another_offset_keeps_all() -> None:
+    """If the transaction is aborted the group begins anew, though it has no member: one that assigns itself partitions has none."""
+    groups = groups_of(a=7, b=5)
+    add_pending(groups, "a", 9)
+    add_pending(groups, "c", 9, topic="u")
+    add_pending(groups, "c", 9, number=1)
+    add_pending(groups, "c", 9, topic_id=OLD)
+    assert consumed(groups) == (5, "b")
+    add_pending(groups, "c", 9)
+    assert consumed(groups) == (-1, "c")
+    groups.committed.end_transaction(4, is_commit=True)
+    assert consumed(groups) == (5, "b")
+
+
 @pytest.mark.parametrize(("asked", "committed"), [(3, 2000), (2000, 3), (0, 5)])
 def test_only_what_was_asked_for_is_told_whoever_has_more(asked: int, committed: int) -> None:
     groups = groups_of()
@@ -161,6 +181,12 @@ def told(coordinator: Coordinator) -> DescribeConsumedOffsetsResponse:
 
 def epochs(answer: DescribeConsumedOffsetsResponse) -> dict[int, int]:
     return {row.partition_index: row.leader_epoch for row in answer.coordinators}
+
+
+def test_a_group_that_has_only_something_pending_is_looked_at_too() -> None:
+    groups = groups_of(a=7)
+    add_pending(groups, "c", 9)
+    assert [(row.consumed_offset, row.group_id) for row in told(Coordinator(groups)).topics[0].partitions] == [(-1, "c")]
 
 
 def test_an_answer_names_what_it_speaks_for() -> None:
