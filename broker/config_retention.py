@@ -16,6 +16,7 @@ TOPIC_NAMES: Final = ("retention.commitoffset.ms", "retention.commitoffset.minut
 BROKER_NAMES: Final = tuple(f"log.{name}" for name in TOPIC_NAMES)
 NEVER: Final = -1
 
+_RETENTION_NAMES: Final = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _UNITS_MS: Final = (1, 60_000, 3_600_000)
 _FOREVER_MS: Final = -1
 
@@ -31,10 +32,10 @@ def check_broker(values: Mapping[str, Value], retention_ms: int) -> None:
     found = _first_set(_set_ones(values), BROKER_NAMES)
     if found is not None and _is_too_long(found[1], retention_ms):
         name, consumed_ms = found
-        message = (
-            f"{name}={values[name]} ({consumed_ms} ms) is not possible: allowed is at most the time of log.retention.*, {retention_ms} ms"
-        )
-        raise ImpossibleTogetherError(message, name, "log.retention.ms", "log.retention.minutes", "log.retention.hours")
+        limit = next(each for each in _RETENTION_NAMES if values[each] is not None)
+        said, allowed = _said(name, values[name], consumed_ms), _said(limit, values[limit], retention_ms)
+        message = f"{said} is not possible: allowed is at most {allowed}"
+        raise ImpossibleTogetherError(message, name, *_RETENTION_NAMES)
 
 
 def fault_of_topic(own: Mapping[str, Value], retention_ms: int) -> str | None:
@@ -43,8 +44,7 @@ def fault_of_topic(own: Mapping[str, Value], retention_ms: int) -> str | None:
     if found is None or not _is_too_long(found[1], retention_ms):
         return None
     name, consumed_ms = found
-    in_ms = "" if name == TOPIC_NAMES[0] else f" ({consumed_ms} ms)"
-    return f"{name}={own[name]}{in_ms} is not possible: allowed is at most retention.ms={retention_ms}."
+    return f"{_said(name, own[name], consumed_ms)} is not possible: allowed is at most retention.ms={retention_ms}."
 
 
 def topic_consumed_ms(own: Mapping[str, Value], of_broker: int, retention_ms: int) -> int:
@@ -52,6 +52,11 @@ def topic_consumed_ms(own: Mapping[str, Value], of_broker: int, retention_ms: in
     found = _first_set(own, TOPIC_NAMES)
     consumed_ms = of_broker if found is None else found[1]
     return retention_ms if _is_too_long(consumed_ms, retention_ms) else consumed_ms
+
+
+def _said(name: str, value: Value, value_ms: int) -> str:
+    """A key with its value, and what that is in milliseconds if it is in another unit."""
+    return f"{name}={value}" if name.endswith(".ms") else f"{name}={value} ({value_ms} ms)"
 
 
 def _set_ones(values: Mapping[str, Value]) -> Mapping[str, Value]:
