@@ -15,6 +15,7 @@ _HOLDS: Final[Mapping[str, str]] = {
     "empty": "there is nothing in it",
     "not-replicated": "not all replicas in sync have it yet",
     "compacted": "its cleanup.policy has no delete, so only compaction takes from it",
+    "no-policy": "its cleanup.policy is empty, so only a request takes from it",
 }
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _KILO: Final = 1000

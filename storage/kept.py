@@ -33,7 +33,9 @@ class Hold(Enum):
     NOT_REPLICATED = "not-replicated"
     """It reaches to or above the high watermark."""
     COMPACTED = "compacted"
-    """The cleanup policy has no `delete`."""
+    """The cleanup policy is `compact` alone."""
+    NO_POLICY = "no-policy"
+    """The cleanup policy is empty."""
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ def explain(
     if is_active and not segment.size:
         hold = Hold.EMPTY
     elif "delete" not in rules.cleanup_policy:
-        hold = Hold.COMPACTED
+        hold = Hold.COMPACTED if rules.cleanup_policy else Hold.NO_POLICY
     outlooks = () if hold is not None else _outlooks(segments[number:], end_offset, offsets, rules, times, now_ms)
     if hold is None and not may_go(segments, number, offsets):
         hold = Hold.NOT_REPLICATED

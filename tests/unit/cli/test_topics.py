@@ -67,6 +67,7 @@ TIME = RetentionRule(reason="time", goes_at_ms=NOW_MS + 3 * HOUR_MS)
         (row(TIME, is_active=True), "goes in 3 h by time; it is the active segment, which is closed when it goes"),
         (row(TIME, hold="empty", is_active=True), "kept: there is nothing in it"),
         (row(hold="compacted"), "kept: its cleanup.policy has no delete, so only compaction takes from it"),
+        (row(hold="no-policy"), "kept: its cleanup.policy is empty, so only a request takes from it"),
         (row(TIME, hold="not-replicated"), "kept: not all replicas in sync have it yet; goes in 3 h by time once they do"),
         (row(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), "not known: NOT_LEADER_OR_FOLLOWER"),
     ],

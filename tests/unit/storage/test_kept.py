@@ -47,6 +47,10 @@ def test_what_keeps_it_whatever_the_rules_say() -> None:
     compacted = replace(config, cleanup_policy=frozenset({"compact"}))
     kept = explain(segments, RetentionOffsets(0, 1, 1), compacted, FakeTimes(), NOW_MS)
     assert (kept.hold, kept.outlooks) == (Hold.COMPACTED, ())
+    assert (
+        explain(segments, RetentionOffsets(0, 1, 1), replace(config, cleanup_policy=frozenset()), FakeTimes(), NOW_MS).hold
+        is Hold.NO_POLICY
+    )
 
 
 def test_the_segment_that_is_told_is_the_first_above_the_log_start() -> None:
