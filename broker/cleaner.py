@@ -28,6 +28,7 @@ from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log import Log
 from lowtide.storage.log_cleaning import CleaningLimits, CleaningReport, LogCleaning
 from lowtide.storage.offset_map import ENTRY_BYTES
+from lowtide.storage.retention import Reason
 from lowtide.storage.segment_ages import SegmentAges
 
 LOGS_PER_STEP: Final = 16
@@ -195,6 +196,7 @@ class Cleaner:
         assert done is not None
         self._log.info(
             "log is compacted",
+            reason=Reason.COMPACTION.value,
             partition=str(key),
             end_offset=done.end_offset,
             bytes_before=done.bytes_before,

@@ -5,16 +5,18 @@ Retention says beforehand what it deletes and why; when the rise is durable that
 
 A count's offsets are those that became unreadable, its bytes those of segments that left the log, which may be later: a delete into the
 middle of a segment lets no segment go. One line is written for each topic and reason of a pass of the loop in which segments went, however
-many partitions that concerns.
+many partitions that concerns. Where only records went, as for whoever trims record by record, that is told at once too, and what follows
+`QUIET_S` after the last line.
 
-Guards: counters are kept of topics that exist, so their number is bounded.
+Guards: counters are kept of topics that exist, so their number is bounded. A few lines are written in one turn of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +25,14 @@ from lowtide.replication.partition import Partition
 from lowtide.storage.log import Log
 from lowtide.storage.retention import Deletion, Reason
 from lowtide.storage.segment_files import RemovedSegment
+
+QUIET_S: Final = 10.0
+"""Between two lines about one topic and reason, where no segment went."""
+
+LINES_AT_ONCE: Final = 32
+"""Some two milliseconds."""
+
+_Key = tuple[str, Reason]
 
 
 class DeletedCount(msgspec.Struct):
@@ -52,10 +62,13 @@ class DeletionLedger:
         self._loop = loop
         self._log = log
         self._expected: dict[TopicPartition, tuple[Deletion, ...]] = {}
-        self._untold: dict[tuple[str, Reason], _Untold] = {}
+        self._untold: dict[_Key, _Untold] = {}
+        self._soon: dict[_Key, None] = {}
+        """Of these the next turns of the loop tell."""
+        self._quiet_until: dict[_Key, float] = {}
 
     @property
-    def counts(self) -> dict[tuple[str, Reason], DeletedCount]:
+    def counts(self) -> dict[_Key, DeletedCount]:
         """By topic and reason."""
         return {(topic, reason): count for topic, counts in self._counts.items() for reason, count in counts.items()}
 
@@ -69,6 +82,7 @@ class DeletionLedger:
         """Forget topics that are gone."""
         self._counts = {topic: counts for topic, counts in self._counts.items() if topic in topics}
         self._expected = {key: expected for key, expected in self._expected.items() if key in self._partitions}
+        self._quiet_until = {key: until for key, until in self._quiet_until.items() if key[0] in topics}
 
     def on_prefix_deleted(self, log: Log, before: Offset, removed: Sequence[RemovedSegment]) -> None:
         """A log start has risen from `before`, and these segments left the log; perhaps only one of the two."""
@@ -95,15 +109,18 @@ class DeletionLedger:
         """Count what went from a partition."""
         size_bytes = sum(segment.size for segment in removed)
         _add(self._counts.setdefault(key.topic, {}).setdefault(reason, DeletedCount()), len(removed), size_bytes, offsets)
-        if not removed:
-            return
-        if not self._untold:
-            self._loop.call_soon(self._tell)
-        untold = self._untold.setdefault((key.topic, reason), _Untold(key, log_start_offset, set(), DeletedCount()))
+        name = key.topic, reason
+        is_new = name not in self._untold
+        untold = self._untold.setdefault(name, _Untold(key, log_start_offset, set(), DeletedCount()))
         untold.partitions.add(key)
         _add(untold.count, len(removed), size_bytes, offsets)
         if untold.partition == key:
             untold.log_start_offset = log_start_offset
+        quiet_s = 0.0 if removed else self._quiet_until.get(name, 0.0) - self._loop.time()
+        if quiet_s <= 0:
+            self._tell_soon(name)
+        elif is_new:
+            self._loop.call_later(quiet_s, self._tell_soon, name)
 
     def count_compaction(self, key: TopicPartition, segments: int, size_bytes: int, records: int) -> None:
         """Count what compaction has made superfluous in a partition: segments and bytes less, and records that are gone."""
@@ -113,19 +130,32 @@ class DeletionLedger:
         partition = self._partitions.get(key)
         return Reason.REQUEST if rises and partition is not None and partition.is_leader else Reason.LOG_START
 
+    def _tell_soon(self, name: _Key) -> None:
+        if name in self._untold and name not in self._soon:
+            if not self._soon:
+                self._loop.call_soon(self._tell)
+            self._soon[name] = None
+
     def _tell(self) -> None:
-        untold, self._untold = self._untold, {}
-        for (topic, reason), row in untold.items():
-            one = {"partition": str(row.partition), "log_start_offset": row.log_start_offset}
-            many = {"topic": topic, "partitions": len(row.partitions)}
-            self._log.info(
-                "segments are deleted",
-                reason=reason.value,
-                **(one if len(row.partitions) == 1 else many),
-                segments=row.count.segments,
-                bytes=row.count.size_bytes,
-                offsets=row.count.offsets,
-            )
+        for name in list(islice(self._soon, LINES_AT_ONCE)):
+            del self._soon[name]
+            self._tell_of(name, self._untold.pop(name))
+            self._quiet_until[name] = self._loop.time() + QUIET_S
+        if self._soon:
+            self._loop.call_soon(self._tell)
+
+    def _tell_of(self, name: _Key, row: _Untold) -> None:
+        topic, reason = name
+        one = {"partition": str(row.partition), "log_start_offset": row.log_start_offset}
+        many = {"topic": topic, "partitions": len(row.partitions)}
+        self._log.info(
+            "segments are deleted" if row.count.segments else "records are deleted",
+            reason=reason.value,
+            **(one if len(row.partitions) == 1 else many),
+            segments=row.count.segments,
+            bytes=row.count.size_bytes,
+            offsets=row.count.offsets,
+        )
 
 
 def _add(count: DeletedCount, segments: int, size_bytes: int, offsets: int) -> None:

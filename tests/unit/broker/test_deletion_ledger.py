@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from lowtide.broker.deletion_ledger import DeletedCount, DeletionLedger
+from lowtide.broker.deletion_ledger import LINES_AT_ONCE, QUIET_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.retention import Deletion, Reason
 
@@ -19,9 +19,21 @@ class World:
         self.soon: list[Any] = []
         self.lines: list[dict[str, Any]] = []
         self.partitions: dict[tuple[str, int], Any] = {("t", number): SimpleNamespace(is_leader=leads) for number in range(3)}
-        loop: Any = SimpleNamespace(call_soon=self.soon.append)
+        self.now_s = 100.0
+        self.later: list[tuple[float, Any, tuple[Any, ...]]] = []
+        loop: Any = SimpleNamespace(call_soon=self.soon.append, call_later=self._call_later, time=lambda: self.now_s)
         log = SimpleNamespace(info=lambda event, **values: self.lines.append({"event": event, **values}))
         self.ledger = DeletionLedger(self.partitions, loop, log)
+
+    def _call_later(self, delay_s: float, callback: Any, *arguments: Any) -> None:
+        self.later.append((self.now_s + delay_s, callback, arguments))
+
+    def wait(self, delay_s: float) -> None:
+        self.now_s += delay_s
+        due = [row for row in self.later if row[0] <= self.now_s]
+        self.later = [row for row in self.later if row[0] > self.now_s]
+        for _, callback, arguments in due:
+            callback(*arguments)
 
     def rise(self, before: int, after: int, *bases: int, number: int = 0) -> None:
         """The log start rises; the segments with these base offsets, of 100 bytes each, leave."""
@@ -77,14 +89,41 @@ def test_segments_are_looked_at_one_by_one_however_many_leave() -> None:
     assert Compared.comparisons == 0
 
 
-def test_a_delete_within_a_segment_is_counted_and_not_told() -> None:
+def test_deletes_within_a_segment_are_told_at_once_and_then_together() -> None:
     """Whoever trims record by record would fill the log."""
     world = World()
-    for offset in range(9):
+    world.rise(0, 1)
+    (line,) = world.told()
+    assert (line["event"], line["reason"], line["log_start_offset"], line["offsets"]) == ("records are deleted", "request", 1, 1)
+    for offset in range(1, 9):
         world.rise(offset, offset + 1)
+    assert (world.told(), len(world.later)) == ([], 1)
+    world.wait(QUIET_S)
+    assert [(line["offsets"], line["log_start_offset"]) for line in world.told()] == [(8, 9)]
     world.rise(9, 10, 0)
+    assert [(line["event"], line["offsets"]) for line in world.told()] == [("segments are deleted", 1)], "a segment has gone: at once"
     assert world.ledger.counts == {("t", Reason.REQUEST): DeletedCount(1, 100, 10)}
-    assert [line["offsets"] for line in world.told()] == [1]
+
+
+def test_a_segment_that_goes_takes_the_untold_requests_with_it_into_its_line() -> None:
+    world = World()
+    world.rise(0, 1)
+    world.told()
+    world.rise(1, 4)
+    world.rise(4, 10, 0)
+    assert [(line["offsets"], line["segments"]) for line in world.told()] == [(9, 1)]
+    world.wait(QUIET_S)
+    assert world.told() == []
+
+
+def test_lines_about_many_topics_are_told_some_at_a_time() -> None:
+    world = World()
+    for number in range(LINES_AT_ONCE + 1):
+        log: Any = SimpleNamespace(topic_partition=TopicPartition(f"t{number}", 0), log_start_offset=1)
+        world.ledger.on_prefix_deleted(log, 0, [])
+    world.soon.pop(0)()
+    assert (len(world.lines), len(world.soon)) == (LINES_AT_ONCE, 1)
+    assert len(world.told()) == LINES_AT_ONCE + 1
 
 
 def test_a_follower_goes_by_its_leader() -> None:
@@ -97,6 +136,7 @@ def test_what_retention_announces_has_its_reasons_and_nothing_twice() -> None:
     """The log start had been moved into the first segment by a client, whose records are counted already."""
     world = World()
     world.rise(0, 4)
+    world.told()
     deletions = (
         Deletion(Reason.CONSUMED, 1, 100, 0, 10),
         Deletion(Reason.SIZE, 2, 200, 10, 30),
@@ -120,7 +160,10 @@ def test_a_segment_that_leaves_later_than_its_records_is_told_as_below_the_log_s
     world.rise(10, 10, 0)
     assert world.ledger.counts == {("t", Reason.REQUEST): DeletedCount(0, 0, 10), ("t", Reason.LOG_START): DeletedCount(1, 100, 0)}
     world.rise(10, 10)
-    assert len(world.told()) == 1
+    assert [(line["event"], line["reason"]) for line in world.told()] == [
+        ("records are deleted", "request"),
+        ("segments are deleted", "log-start"),
+    ]
 
 
 def test_partitions_that_are_deleted_from_together_are_told_in_one_line() -> None:
