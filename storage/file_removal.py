@@ -23,6 +23,7 @@ from typing import Final
 from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.worker import Worker
+from lowtide.storage.errors import DISK_FULL
 from lowtide.storage.segment_files import RemovedSegment
 
 SEGMENTS_AT_ONCE: Final = 8
@@ -75,7 +76,10 @@ class FileRemoval:
             self._at(due_ms, [partial(_remove_tree, self._filesystem, path)])
 
     def rename_folders(self, renames: list[tuple[str, str]], on_renamed: Callable[[OSError | None], None]) -> None:
-        """Renames folders, from and to. A folder that is gone is no fault. `on_renamed` is called later, in the loop."""
+        """Renames folders, from and to, or removes them where there is no room for another name. `on_renamed` is called later, in the loop.
+
+        A folder that is gone is no fault.
+        """
 
         def done(outcome: object) -> None:
             if isinstance(outcome, BaseException) and not isinstance(outcome, OSError):
@@ -146,4 +150,9 @@ def _remove_tree(filesystem: FileSystem, path: str) -> None:
 def _rename(filesystem: FileSystem, renames: list[tuple[str, str]]) -> None:
     for source, target in renames:
         with contextlib.suppress(FileNotFoundError):
-            filesystem.rename(source, target)
+            try:
+                filesystem.rename(source, target)
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                filesystem.remove_tree(source)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.errors import DISK_FULL
 from lowtide.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, Segment, offset_name
 
 
@@ -40,6 +41,7 @@ class RemovedSegment:
     def mark_deleted(self, filesystem: FileSystem) -> None:
         """Renames the files to `.deleted`, so that a start after a crash removes them. For a worker; done twice, it does nothing.
 
+        Where the folder has no room for another name they go at once: what makes room can't wait for room. Who reads has them open.
         Errors: OSError; files that don't exist are none.
         """
         with self._lock:
@@ -47,7 +49,12 @@ class RemovedSegment:
                 return
             for path in self.paths():
                 with contextlib.suppress(FileNotFoundError):
-                    filesystem.rename(path, path + DELETED_SUFFIX)
+                    try:
+                        filesystem.rename(path, path + DELETED_SUFFIX)
+                    except OSError as error:
+                        if error.errno not in DISK_FULL:
+                            raise
+                        filesystem.unlink(path)
             self.renamed = True
 
     def abandon(self) -> None:

@@ -104,3 +104,32 @@ def test_a_disk_that_fails_is_told_and_nothing_more_is_begun() -> None:
     for _ in range(PIECES_AT_ONCE):
         worker.do_next()
     assert (len(failures), worker.waiting) == (PIECES_AT_ONCE, [])
+
+
+def test_where_there_is_no_room_for_another_name_files_go_at_once() -> None:
+    """A directory may need another block for longer names: what makes room mustn't take the log directory offline for want of it."""
+    filesystem, worker = MemoryFileSystem(), HandWorker()
+    failures: list[OSError] = []
+    removal = FileRemoval(filesystem, worker, failures.append)
+    removed = removed_segments(filesystem, 3)
+    filesystem.fail_next("rename", errno.ENOSPC, count=2)
+    removal.remove_segments(removed, 100)
+    worker.do_next()
+    left = filesystem.listdir(FOLDER)
+    assert (len(left), all(name.endswith(".deleted") for name in left)) == (3 * len(SEGMENT_SUFFIXES) - 2, True)
+    removal.tick(100)
+    while worker.waiting:
+        worker.do_next()
+    assert (filesystem.listdir(FOLDER), failures) == ([], [])
+
+
+def test_a_folder_for_whose_other_name_there_is_no_room_goes_at_once() -> None:
+    filesystem, worker = MemoryFileSystem(), HandWorker()
+    removal = FileRemoval(filesystem, worker, lambda _error: None)
+    removed_segments(filesystem, 1)
+    filesystem.make_directories("/data/t-1")
+    filesystem.fail_next("rename", errno.ENOSPC)
+    outcomes: list[OSError | None] = []
+    removal.rename_folders([(FOLDER, f"{FOLDER}-delete"), ("/data/t-1", "/data/t-1-delete")], outcomes.append)
+    worker.do_next()
+    assert (outcomes, filesystem.listdir("/data")) == ([None], ["t-1-delete"])
