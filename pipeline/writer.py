@@ -136,7 +136,7 @@ def _own(built: BuiltBatch) -> bytearray:
 
 
 def _build(settings: ProducerSettings, columns: RecordRows, selected: NDArray[np.int64] | None, bytes_max: int) -> Iterator[BuiltBatch]:
-    batches = BatchSettings(batch_bytes_max=bytes_max, compression=settings.compression)
+    batches = BatchSettings(batch_bytes_max=bytes_max, compression=settings.compression, with_crc=False)
     return build_batches(columns, batches, timestamp_ms=SystemClock().wall_ms(), selected=None if selected is None else selected.data)
 
 

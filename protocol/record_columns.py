@@ -259,6 +259,8 @@ class BatchSettings:
     producer_id: ProducerId = NO_PRODUCER_ID
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     is_transactional: bool = False
+    with_crc: bool = True
+    """False leaves it 0, for whoever fills in fields that it covers."""
 
 
 class BuiltBatch(NamedTuple):
@@ -308,7 +310,7 @@ def build_batches(
             base_sequence=base_sequence,
             record_count=written.row_count,
         )
-        yield BuiltBatch(_finish(header, out), written.row_count, base_sequence)
+        yield BuiltBatch(_finish(header, out, with_crc=settings.with_crc), written.row_count, base_sequence)
         base_sequence = next_sequence(base_sequence, written.row_count)
         first += written.row_count
 
@@ -318,7 +320,7 @@ def next_sequence(base_sequence: int, count: int) -> int:
     return base_sequence if base_sequence < 0 else (base_sequence + count) & 0x7FFF_FFFF
 
 
-def _finish(header: BatchHeader, out: bytearray) -> bytearray:
+def _finish(header: BatchHeader, out: bytearray, *, with_crc: bool) -> bytearray:
     """Puts the header before the records, which begin behind the room for it, and compresses them where that makes them smaller."""
     codec = header.compression
     if codec is not Compression.NONE:
@@ -330,9 +332,10 @@ def _finish(header: BatchHeader, out: bytearray) -> bytearray:
             header.attributes &= ~codec
     header.batch_length = len(out) - LOG_OVERHEAD
     BATCH_HEADER_STRUCT.pack_into(out, 0, *msgspec.structs.astuple(header))
-    with memoryview(out) as view:
-        header.crc = crc32c(view[ATTRIBUTES_POSITION:])
-    _CRC_STRUCT.pack_into(out, CRC_POSITION, header.crc)
+    if with_crc:
+        with memoryview(out) as view:
+            header.crc = crc32c(view[ATTRIBUTES_POSITION:])
+        _CRC_STRUCT.pack_into(out, CRC_POSITION, header.crc)
     return out
 
 
