@@ -1,8 +1,8 @@
 """A cluster as a worker of Spark sees it: who leads what, and a connection to each broker that is needed.
 
 Everything blocks until it is done or its deadline is over. What may be tried again is tried again, with growing pauses: brokers that
-can't be reached, leaders that have moved, elections. Used by the driver (which partitions there are, where they begin and end) and by the
-executors, each with its own. Sources: Kafka's client (NetworkClient, OffsetFetcher), KIP-320 for leader epochs.
+can't be reached, leaders that have moved, elections. Used by the driver (which partitions there are, where they begin and end), by the
+executors, each with its own, and by producers. Sources: Kafka's client (NetworkClient, OffsetFetcher), KIP-320 for leader epochs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from lowtide.admin.errors import code_name, is_retriable
 from lowtide.admin.patience import retry_backoff_ms
 from lowtide.admin.settings import Address, ClientSettings
 from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
+from lowtide.pipeline.leaders import NO_LEADER, Leader, Leaders, Topic
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.random import Random, system_random
 
@@ -31,8 +32,6 @@ T = TypeVar("T")
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 """Special timestamps of ListOffsets."""
-
-NO_LEADER: Final = -1
 
 
 class ClusterError(Exception):
@@ -51,22 +50,6 @@ class RetriableError(Exception):
     """It may be better after a moment, with fresh metadata. Never leaves this module's callers: see `Cluster.retry`."""
 
 
-class Leader(NamedTuple):
-    """Who leads a partition."""
-
-    broker_id: BrokerId
-    epoch: LeaderEpoch
-
-
-class Topic(NamedTuple):
-    """What metadata tell of a topic."""
-
-    topic_id: TopicId
-    """Zeros, where the broker is older than topic ids."""
-    leaders: dict[int, Leader]
-    """By partition. One without a leader has `NO_LEADER`."""
-
-
 class Found(NamedTuple):
     """An answer to ListOffsets. -1 and -1, if there is no such record."""
 
@@ -80,11 +63,14 @@ class Cluster:
     def __init__(self, settings: ClientSettings, clock: Clock | None = None, random: Random | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.topics: dict[str, Topic] = {}
+        self.leaders = Leaders()
         """Of those topics that were asked for, as last heard."""
-        self._random = random or system_random()
-        self._brokers: dict[BrokerId, Address] = {}
+        self.random = random or system_random()
+        self._stale: set[str] = set()
+        """Topics of which something that was heard turned out to be wrong."""
         self._connections: dict[Address, BrokerConnection] = {}
+        self._spare: BrokerConnection | None = None
+        """For questions, while answers are awaited on all the others."""
 
     def deadline(self, timeout_ms: int | None = None) -> int:
         """The moment after `timeout_ms`; by default after the settings' time for a call."""
@@ -95,6 +81,9 @@ class Cluster:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
 
     # ------------------------------------------------------------------ trying again
     def retry(self, what: str, attempt: Callable[[int], T], deadline_ms: int) -> T:
@@ -108,7 +97,7 @@ class Cluster:
                 return attempt(min(deadline_ms, self.clock.monotonic_ms() + self.settings.request_timeout_ms))
             except (RetriableError, ConnectionFailed) as error:
                 failures += 1
-                pause_ms = max(retry_backoff_ms(failures, self.settings, self._random), 1)
+                pause_ms = max(retry_backoff_ms(failures, self.settings, self.random), 1)
                 if self.clock.monotonic_ms() + pause_ms >= deadline_ms:
                     message = f"can't {what}: {error}"
                     raise ClusterError(message) from error
@@ -120,12 +109,16 @@ class Cluster:
         """An open connection. Errors: ConnectionFailed, TlsError."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
-            connection = self._connections[address] = BrokerConnection.open(address, self.settings, deadline_ms, self.clock)
+            connection = self._connections[address] = self._open(address, deadline_ms)
         return connection
+
+    def _open(self, address: Address, deadline_ms: int) -> BrokerConnection:
+        """Errors: ConnectionFailed, TlsError."""
+        return BrokerConnection.open(address, self.settings, deadline_ms, self.clock)
 
     def connection_to(self, broker_id: BrokerId, deadline_ms: int) -> BrokerConnection:
         """A connection to a broker that metadata named. Errors: ConnectionFailed, RetriableError, TlsError."""
-        address = self._brokers.get(broker_id)
+        address = self.leaders.addresses.get(broker_id)
         if address is None:
             message = f"broker {broker_id} is not known"
             raise RetriableError(message)
@@ -133,8 +126,8 @@ class Cluster:
 
     def leader_of(self, partition: TopicPartition, deadline_ms: int) -> Leader:
         """Who leads, as last heard; asks where nothing was heard. Errors: ConnectionFailed, RetriableError, MissingTopicsError."""
-        topic = self.topics.get(partition.topic)
-        if topic is None or partition.partition not in topic.leaders:
+        topic = self.leaders.topics.get(partition.topic)
+        if topic is None or partition.topic in self._stale or partition.partition not in topic.leaders:
             topic = self._refresh([partition.topic], deadline_ms)[partition.topic]
         leader = topic.leaders.get(partition.partition)
         if leader is None:
@@ -144,11 +137,15 @@ class Cluster:
             self.forget(partition.topic)
             message = f"{partition} has no leader"
             raise RetriableError(message)
+        if leader.broker_id not in self.leaders.addresses:
+            self.forget(partition.topic)
+            message = f"{partition} is led by broker {leader.broker_id}, which can't be reached by clients"
+            raise RetriableError(message)
         return leader
 
     def forget(self, topic: str) -> None:
         """What was heard about the topic is wrong: ask before it is used again."""
-        self.topics.pop(topic, None)
+        self._stale.add(topic)
 
     # ------------------------------------------------------------------ metadata
     def find_topics(self, names: Iterable[str] | None, deadline_ms: int) -> dict[str, Topic]:
@@ -161,36 +158,47 @@ class Cluster:
 
     def _refresh(self, names: list[str] | None, deadline_ms: int) -> dict[str, Topic]:
         """One question. Errors: ConnectionFailed, RetriableError, ClusterError."""
-        asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        connection = self._any_connection(deadline_ms)
-        # From version 4 on a question doesn't create topics. None older is asked: version 4 came with Kafka 0.11, as did batches v2.
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
-        answer: MetadataResponse = connection.request(ApiKey.METADATA, request, deadline_ms)
-        self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
-        found: dict[str, Topic] = {}
-        for topic in answer.topics:
-            name = topic.name or ""
-            if topic.error_code == ErrorCode.NONE:
-                leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in topic.partitions}
-                found[name] = self.topics[name] = Topic(topic.topic_id, leaders)
-            elif names is not None:
-                self.forget(name)
-                _refuse_topic(name, topic.error_code)
-        return found
+        answer = self.ask_metadata(names, deadline_ms)
+        for topic in answer.topics if names is not None else ():
+            if topic.error_code != ErrorCode.NONE:
+                _refuse_topic(topic.name or "", topic.error_code)
+        told = [topic.name or "" for topic in answer.topics if topic.error_code == ErrorCode.NONE]
+        return {name: self.leaders.topics[name] for name in told}
 
-    def _any_connection(self, deadline_ms: int) -> BrokerConnection:
-        """To a broker that is open, else to any, those of the settings included. Errors: ConnectionFailed for the last one tried."""
-        for connection in self._connections.values():
-            if not connection.closed:
+    def ask_metadata(self, names: Iterable[str] | None, deadline_ms: int, *, may_create: bool = False) -> MetadataResponse:
+        """Ask a broker about topics, or about all, and learn what it says. An answer tells of errors, too.
+
+        `may_create`: a broker with `auto.create.topics.enable` makes a topic that isn't there. Errors: ConnectionFailed, TlsError.
+        """
+        asked = None if names is None else [MetadataRequestTopic(name=name) for name in sorted(names)]
+        # From version 4 on a question need not create topics. None older is asked: version 4 came with Kafka 0.11, as did batches v2.
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=may_create)
+        answer: MetadataResponse = self.any_connection(deadline_ms).request(ApiKey.METADATA, request, deadline_ms)
+        self.leaders.learn(answer)
+        self._stale.difference_update(topic.name or "" for topic in answer.topics if topic.error_code == ErrorCode.NONE)
+        return answer
+
+    def any_connection(self, deadline_ms: int) -> BrokerConnection:
+        """One for questions that every broker answers, on which no answer is awaited: an open one, or to any of the brokers that are known.
+
+        Errors: ConnectionFailed for the last broker tried; TlsError.
+        """
+        for connection in (*self._connections.values(), *([] if self._spare is None else [self._spare])):
+            if not connection.closed and not connection.waiting_count:
                 return connection
-        known = list(dict.fromkeys((*self._brokers.values(), *self.settings.bootstrap_servers)))
-        self._random.shuffle(known)
+        known = list(dict.fromkeys((*self.leaders.addresses.values(), *self.settings.bootstrap_servers)))
+        self.random.shuffle(known)
         failure = ConnectionFailed("no broker is known", was_sent=False)
         for address in known:
+            busy = self._connections.get(address)
             try:
-                return self.connection(address, deadline_ms)
+                if busy is None or busy.closed:
+                    return self.connection(address, deadline_ms)
+                self._spare = self._open(address, deadline_ms)
             except ConnectionFailed as error:
                 failure = error
+            else:
+                return self._spare
         raise failure
 
     # ------------------------------------------------------------------ offsets

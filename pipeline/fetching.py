@@ -166,7 +166,7 @@ class RangeReader:
 
     def _is_meant(self) -> bool:
         """Whether the topic that is known by the name is the planned one. Where none was planned, it is from now on."""
-        known = self._cluster.topics[self._partition.topic].topic_id
+        known = self._cluster.leaders.topics[self._partition.topic].topic_id
         if self._topic_id == ZERO_TOPIC_ID:
             self._topic_id = known
         return known in (self._topic_id, ZERO_TOPIC_ID)

@@ -1,18 +1,40 @@
-"""Which broker leads which partition, as far as the last answer to Metadata has told. Values only; who asks, and when, is not here.
+"""Which broker leads which partition, as far as answers to Metadata have told. Values only; who asks, and when, is not here.
 
-What is known stays when a topic can't be told for a moment: a leader that is gone is found out by asking it.
-Source: KIP-951 is not used, a refused batch asks for metadata anew; Kafka's `Metadata`.
+Brokers don't hear of changes at the same time, so an answer may be older than one that came before it. Of a topic with the same id a
+partition that is known stays known, and a leader of an older epoch is passed over (KIP-320). A topic with another id takes the place of
+the one that was known, whichever is newer: nothing tells.
+
+Source: Kafka's `Metadata`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from lowtide.admin.settings import Address
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
-from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicPartition
+from lowtide.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, TopicId, TopicPartition
+
+NO_LEADER: Final = -1
+
+
+class Leader(NamedTuple):
+    """Who leads a partition."""
+
+    broker_id: BrokerId
+    epoch: LeaderEpoch
+    """-1, where the broker is older than leader epochs."""
+
+
+class Topic(NamedTuple):
+    """What is known of a topic."""
+
+    topic_id: TopicId
+    """Zeros, where the broker is older than topic ids."""
+    leaders: dict[int, Leader]
+    """By partition. One without a leader has `NO_LEADER`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,47 +42,50 @@ class Leaders:
     """See the module."""
 
     addresses: dict[BrokerId, Address] = field(default_factory=dict)
-    of: dict[TopicPartition, BrokerId] = field(default_factory=dict)
-    """Only partitions that have a leader."""
-
-    partition_counts: dict[str, int] = field(default_factory=dict)
-    problems: dict[str, ErrorCode] = field(default_factory=dict)
-    """Why a topic couldn't be told."""
-
-    _epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    problems: dict[str, int] = field(default_factory=dict)
+    """Error codes of topics that couldn't be told when they were asked for last. What was known of one stays, unless it isn't there."""
 
     def learn(self, answer: MetadataResponse) -> None:
-        """Take over what a broker says; what is older than what is known already is passed over (KIP-320)."""
+        """Take over what a broker says."""
         if answer.brokers:
             self.addresses = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         for topic in answer.topics:
             if topic.name is None:
                 continue
-            self.problems.pop(topic.name, None)
-            if topic.error_code:
-                self.problems[topic.name] = ErrorCode(topic.error_code)
-            else:
-                self._learn_topic(topic.name, topic)
-
-    def _learn_topic(self, name: str, topic: MetadataResponseTopic) -> None:
-        self.partition_counts[name] = max((row.partition_index for row in topic.partitions), default=-1) + 1
-        for row in topic.partitions:
-            place = TopicPartition(name, row.partition_index)
-            if row.leader_epoch < self._epochs.get(place, -1):
+            if topic.error_code == ErrorCode.NONE:
+                self.problems.pop(topic.name, None)
+                self.topics[topic.name] = _merged(self.topics.get(topic.name), topic)
                 continue
-            self._epochs[place] = row.leader_epoch
-            if row.leader_id in self.addresses:
-                self.of[place] = row.leader_id
-            else:
-                self.of.pop(place, None)
+            self.problems[topic.name] = topic.error_code
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self.topics.pop(topic.name, None)
+
+    def of(self, partition: TopicPartition) -> Leader | None:
+        """Who leads it; None for a partition that isn't known, or has no leader that clients can reach."""
+        topic = self.topics.get(partition.topic)
+        leader = None if topic is None else topic.leaders.get(partition.partition)
+        return leader if leader is not None and leader.broker_id in self.addresses else None
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; zero for one that isn't known."""
+        known = self.topics.get(topic)
+        return 0 if known is None else max(known.leaders, default=-1) + 1
 
     def available(self, topic: str) -> list[int]:
         """The partitions that have a leader; all, where none has."""
-        count = self.partition_counts.get(topic, 0)
-        return [number for number in range(count) if (topic, number) in self.of] or list(range(count))
+        everyone = range(self.partition_count(topic))
+        return [number for number in everyone if self.of(TopicPartition(topic, number)) is not None] or list(everyone)
 
 
-def metadata_request(topics: Iterable[str], *, may_create: bool) -> MetadataRequest:
-    """What is asked; `may_create`: a broker with `auto.create.topics.enable` makes a topic that isn't there."""
-    rows = [MetadataRequestTopic(name=topic) for topic in sorted(topics)]
-    return MetadataRequest(topics=rows, allow_auto_topic_creation=may_create)
+def _merged(known: Topic | None, told: MetadataResponseTopic) -> Topic:
+    """What is known of a topic after this was told."""
+    leaders = {row.partition_index: Leader(row.leader_id, row.leader_epoch) for row in told.partitions}
+    if known is None or known.topic_id != told.topic_id:
+        return Topic(told.topic_id, leaders)
+    for partition, leader in known.leaders.items():
+        now = leaders.get(partition)
+        is_older = told.topic_id != ZERO_TOPIC_ID if now is None else 0 <= now.epoch < leader.epoch
+        if is_older:
+            leaders[partition] = leader
+    return Topic(told.topic_id, dict(sorted(leaders.items())))

@@ -6,11 +6,10 @@ A request holds at most one batch of a partition, as Kafka asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lowtide.pipeline.partition_batches import Backoff, BatchTooLargeError, PartitionBatches, ProducerBatch, expired
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, BrokerId, ProducerEpoch, ProducerId, TopicPartition
 
 
@@ -30,15 +29,12 @@ class Limits:
     delivery_timeout_ms: int = 120_000
     """`delivery.timeout.ms`: from being added to being acknowledged."""
 
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a broker said of one batch. `log_start_offset` is -1 where it isn't known."""
 
-    code: ErrorCode
+    code: int
     log_start_offset: int = -1
     message: str | None = None
 
@@ -50,6 +46,8 @@ class Outbox:
     limits: Limits
     split: Callable[[ProducerBatch], list[ProducerBatch]]
     """Makes smaller batches of one, of the same records in the same order."""
+
+    backoff: Backoff
 
     producer_id: ProducerId = NO_PRODUCER_ID
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
@@ -70,9 +68,8 @@ class Outbox:
         """Take a batch on; it's sent when `requests` says so."""
         partition = self._partitions.get(place)
         if partition is None:
-            backoff = Backoff(first_ms=self.limits.retry_backoff_ms, max_ms=self.limits.retry_backoff_max_ms)
             partition = self._partitions[place] = PartitionBatches(
-                place=place, producer_id=self.producer_id, producer_epoch=self.producer_epoch, backoff=backoff
+                place=place, producer_id=self.producer_id, producer_epoch=self.producer_epoch, backoff=self.backoff
             )
         deadline_ms = now_ms + self.limits.delivery_timeout_ms
         partition.add(ProducerBatch(place=place, records=records, record_count=record_count, deadline_ms=deadline_ms))
@@ -85,7 +82,7 @@ class Outbox:
         return not self._busy
 
     @property
-    def places(self) -> Iterable[TopicPartition]:
+    def places(self) -> Collection[TopicPartition]:
         """The partitions with batches that aren't acknowledged."""
         return self._busy.keys()
 

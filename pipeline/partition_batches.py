@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from crc32c import crc32c
 
+from lowtide.admin.errors import code_name, is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION
 from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId, TopicPartition
@@ -44,7 +46,7 @@ _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIS
 class ProduceError(Exception):
     """Records that could not be written; the text names the partition, the code, and what may be done."""
 
-    def __init__(self, message: str, *, place: TopicPartition, code: ErrorCode) -> None:
+    def __init__(self, message: str, *, place: TopicPartition, code: int) -> None:
         super().__init__(message)
         self.place = place
         self.code = code
@@ -72,23 +74,8 @@ class ProducerBatch:
     """The broker has said so since."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Backoff:
-    """How long to wait before something is tried again: doubled each time (KIP-580)."""
-
-    first_ms: int = 100
-    max_ms: int = 1000
-    failures: int = 0
-
-    def next_ms(self) -> int:
-        """The next wait."""
-        wait = min(self.max_ms, self.first_ms << min(self.failures, 16))
-        self.failures += 1
-        return wait
-
-    def reset(self) -> None:
-        """It went well."""
-        self.failures = 0
+Backoff = Callable[[int], int]
+"""How many milliseconds to rest after so many failures in a row (from 1)."""
 
 
 def stamp(batch: bytearray, producer_id: ProducerId, producer_epoch: ProducerEpoch, base_sequence: int) -> None:
@@ -105,7 +92,7 @@ class PartitionBatches:
     place: TopicPartition
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: Backoff
     not_before_ms: int = 0
     wants_producer_id: bool = False
     """The epochs of the present one are used up."""
@@ -118,6 +105,8 @@ class PartitionBatches:
     """Something failed; what is in flight is waited for."""
 
     _wants_bump: bool = False
+    _failures: int = 0
+    """In a row."""
 
     @property
     def is_empty(self) -> bool:
@@ -165,9 +154,7 @@ class PartitionBatches:
         oldest = self.oldest
         self._epoch_begins_at = self._records_added if oldest is None else oldest.first_record
 
-    def on_answer(
-        self, batch: ProducerBatch, code: ErrorCode, *, log_start_offset: int, message: str | None, now_ms: int
-    ) -> list[ProducerBatch]:
+    def on_answer(self, batch: ProducerBatch, code: int, *, log_start_offset: int, message: str | None, now_ms: int) -> list[ProducerBatch]:
         """A broker has answered for a batch. Returns those that are done with by that; what isn't will be sent again.
 
         Errors: ProduceError when it never will be; BatchTooLargeError when it must be split (`replace`).
@@ -175,22 +162,22 @@ class PartitionBatches:
         if code in _APPENDED:
             self._in_flight.remove(batch)
             done = [batch, *self._appended_before(batch)]
-            self.backoff.reset()
+            self._failures = 0
             self._after_answer()
             return done
-        batch.last_error = f"{code.name}: {message}" if message else code.name
+        batch.last_error = f"{code_name(code)}: {message}" if message else code_name(code)
         if code in _TOO_LARGE and batch.record_count > 1:
             self._put_back(batch)
             raise BatchTooLargeError(batch)
         is_first = batch is self.oldest
-        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # Behind a batch that failed it had to be refused. The first one is next in order: the broker doesn't know those before it.
             batch.is_out_of_order = True
             self._wants_bump |= is_first
-        elif code is ErrorCode.UNKNOWN_PRODUCER_ID:
+        elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
             # Without a log start offset the partition has moved on meanwhile, and the next answer says more.
             self._wants_bump |= is_first and log_start_offset >= 0
-        elif not code.retriable:
+        elif not is_retriable(code):
             raise _refused(batch, code)
         self._retry(batch, now_ms)
         return []
@@ -234,7 +221,8 @@ class PartitionBatches:
 
     def _retry(self, batch: ProducerBatch, now_ms: int) -> None:
         if not self._is_held:
-            self.not_before_ms = now_ms + self.backoff.next_ms()
+            self._failures += 1
+            self.not_before_ms = now_ms + self.backoff(self._failures)
         self._put_back(batch)
 
     def _put_back(self, batch: ProducerBatch) -> None:
@@ -274,7 +262,7 @@ def _position(batch: ProducerBatch) -> int:
     return batch.first_record
 
 
-def _refused(batch: ProducerBatch, code: ErrorCode) -> ProduceError:
+def _refused(batch: ProducerBatch, code: int) -> ProduceError:
     what = f"{batch.record_count} records" if batch.record_count > 1 else "a record"
     text = f"{batch.place} refused {what} ({len(batch.records)} bytes) with {batch.last_error}"
     if code in _TOO_LARGE:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError, Topic
+from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError
 from lowtide.pipeline.fetching import DataLossError, PlannedRange
+from lowtide.pipeline.leaders import Topic
 from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.ranges import OffsetRange, Positions, split
 from lowtide.pipeline.read_options import EARLIEST, LATEST, Bound, ReadOptions

@@ -1,7 +1,7 @@
 """A blocking, idempotent producer for one task: finished record batches in, acknowledged by all in-sync replicas when `flush` returns.
 
-What to send next and what to try again is `outbox.py`'s; here are the connections, one to each leader, and the waiting. Several requests
-are under way on each. `add` blocks while the batches that aren't acknowledged take up all memory that they may.
+What to send next and what to try again is `outbox.py`'s, who leads what is `cluster.py`'s; here are the requests, several under way on
+each connection to a leader, and the waiting. `add` blocks while the batches that aren't acknowledged take up all memory that they may.
 
 A producer that has raised is of no use any more: what it was given may have been written, or not. Another one is another producer to the
 brokers, and what it writes again is there twice.
@@ -16,11 +16,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from lowtide.admin.settings import Address
+from lowtide.admin.errors import code_name, is_retriable
+from lowtide.admin.patience import reconnect_backoff_ms, retry_backoff_ms
+from lowtide.pipeline.cluster import Cluster, ClusterError, RetriableError
 from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
-from lowtide.pipeline.leaders import Leaders, metadata_request
 from lowtide.pipeline.outbox import Answer, Outbox
-from lowtide.pipeline.partition_batches import Backoff, ProduceError, ProducerBatch
+from lowtide.pipeline.partition_batches import ProduceError, ProducerBatch
 from lowtide.pipeline.producer_settings import ProducerSettings
 from lowtide.pipeline.smaller_batches import split_batch
 from lowtide.protocol.api_keys import ApiKey
@@ -28,7 +29,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.types import BrokerId, ProducerId, TopicPartition
-from lowtide.runtime.clock import Clock, SystemClock
+from lowtide.runtime.clock import Clock
 
 ACKS_ALL: Final = -1
 TOPICS_BY_NAME: Final = 12
@@ -55,24 +56,32 @@ class _Link:
     sent: deque[_Sent]
 
 
+class _Unreachable(NamedTuple):
+    """A broker to which no connection could be made."""
+
+    failures: int
+    until_ms: int
+
+
 class Producer:
     """See the module. Not to be shared between threads."""
 
     def __init__(self, settings: ProducerSettings, clock: Clock | None = None) -> None:
         self.settings = settings
-        self.leaders = Leaders()
-        self._clock = clock or SystemClock()
-        self._outbox = Outbox(limits=settings.limits, split=split_batch)
+        self.cluster = Cluster(settings.client, clock)
+        self._clock = self.cluster.clock
+        self._outbox = Outbox(limits=settings.limits, split=split_batch, backoff=self._rest_ms)
         self._links: dict[BrokerId, _Link] = {}
-        self._any: BrokerConnection | None = None
-        """For questions that every broker answers."""
-
         self._topics: set[str] = set()
         self._is_stale = False
         self._metadata_not_before_ms = 0
-        self._metadata_backoff = Backoff(first_ms=settings.limits.retry_backoff_ms, max_ms=settings.limits.retry_backoff_max_ms)
-        self._unreachable_until_ms: dict[BrokerId, int] = {}
+        self._metadata_failures = 0
+        self._unreachable: dict[BrokerId, _Unreachable] = {}
         self._last_use_ms = self._clock.monotonic_ms()
+
+    def _rest_ms(self, failures: int) -> int:
+        """How long to rest after so many failures in a row (from 1)."""
+        return max(retry_backoff_ms(failures, self.settings.client, self.cluster.random), 1)
 
     @property
     def acknowledged_records(self) -> int:
@@ -90,15 +99,16 @@ class Producer:
         Errors: ProduceError when the topic isn't there within `max.block.ms`.
         """
         self._renew_after_a_pause()
-        if topic not in self.leaders.partition_counts:
+        leaders = self.cluster.leaders
+        if not leaders.partition_count(topic):
             self._topics.add(topic)
             deadline_ms = self._clock.monotonic_ms() + self.settings.max_block_ms
             self._metadata_not_before_ms = 0
-            while not self.leaders.partition_counts.get(topic):
+            while not leaders.partition_count(topic):
                 self._ask_for_metadata(deadline_ms)
-                if not self.leaders.partition_counts.get(topic):
+                if not leaders.partition_count(topic):
                     self._check_topic(topic, deadline_ms)
-        return self.leaders.available(topic)
+        return leaders.available(topic)
 
     def add(self, place: TopicPartition, batch: bytearray, record_count: int) -> None:
         """Take on a finished batch, of which the producer's fields are filled in here. Blocks while there is no room.
@@ -121,12 +131,8 @@ class Producer:
 
     def close(self) -> None:
         """Close the connections; what isn't acknowledged is given up."""
-        for link in self._links.values():
-            link.connection.close()
         self._links.clear()
-        if self._any is not None:
-            self._any.close()
-            self._any = None
+        self.cluster.close()
 
     # ------------------------------------------------------------------ one turn
     def _turn(self, *, wait: bool) -> None:
@@ -135,34 +141,37 @@ class Producer:
         self._outbox.check_deadlines(now_ms)
         if self._outbox.wants_producer_id:
             self._outbox.renew_producer_id(self._ask_for_producer_id(next(iter(self._outbox.places)))[0])
-        if self._is_stale or any(place not in self.leaders.of for place in self._outbox.places):
+        leaders = self._leaders()
+        if self._is_stale or len(leaders) < len(self._outbox.places):
             self._refresh_leaders(now_ms)
-        for broker in sorted({self.leaders.of[place] for place in self._outbox.places if place in self.leaders.of}):
-            self._send_to(broker)
+            leaders = self._leaders()
+        for broker in sorted(set(leaders.values())):
+            self._send_to(broker, leaders)
         wait_ms = 0
         if wait:
             wait_ms = min(self._outbox.wait_ms(now_ms), _LONGEST_WAIT_MS)
             if not any(link.sent for link in self._links.values()):
                 # Nobody could be sent to: leaders are asked for, or connected to, again soon.
-                wait_ms = max(1, min(wait_ms, self.settings.limits.retry_backoff_ms))
+                wait_ms = max(1, min(wait_ms, self._rest_ms(1)))
         self._receive(wait_ms)
 
-    def _send_to(self, broker: BrokerId) -> None:
+    def _leaders(self) -> dict[TopicPartition, BrokerId]:
+        """Who leads the partitions that are written to, as far as that is known."""
+        found = ((place, self.cluster.leaders.of(place)) for place in self._outbox.places)
+        return {place: leader.broker_id for place, leader in found if leader is not None}
+
+    def _send_to(self, broker: BrokerId, leaders: dict[TopicPartition, BrokerId]) -> None:
         while True:
             link = self._links.get(broker)
             now_ms = self._clock.monotonic_ms()
             if link is not None and len(link.sent) >= self.settings.limits.requests_in_flight:
                 return
             if link is None:
-                if now_ms < self._unreachable_until_ms.get(broker, 0):
+                link = self._connect(broker, now_ms)
+                if link is None:
                     return
-                try:
-                    link = self._links[broker] = self._connect(broker)
-                except ConnectionFailed:
-                    self._unreachable_until_ms[broker] = self._clock.monotonic_ms() + self.settings.limits.retry_backoff_max_ms // 4
-                    self._is_stale = True
-                    return
-            batches = self._outbox.takes(broker, self.leaders.of, now_ms)
+                now_ms = self._clock.monotonic_ms()
+            batches = self._outbox.takes(broker, leaders, now_ms)
             if not batches:
                 return
             timeout_ms = self.settings.client.request_timeout_ms
@@ -174,13 +183,22 @@ class Producer:
                 self._lose(broker, str(error))
                 return
 
-    def _connect(self, broker: BrokerId) -> _Link:
-        """Errors: ConnectionFailed."""
-        address = self.leaders.addresses.get(broker)
-        if address is None:
-            raise ConnectionFailed(f"broker {broker} isn't known", was_sent=False)
-        deadline_ms = self._clock.monotonic_ms() + self.settings.client.request_timeout_ms
-        return _Link(connection=BrokerConnection.open(address, self.settings.client, deadline_ms, self._clock), sent=deque())
+    def _connect(self, broker: BrokerId, now_ms: int) -> _Link | None:
+        """A link to a broker; None while it can't be reached. Errors: TlsError, AuthenticationFailedError."""
+        before = self._unreachable.get(broker, _Unreachable(0, 0))
+        if now_ms < before.until_ms:
+            return None
+        try:
+            connection = self.cluster.connection_to(broker, now_ms + self.settings.client.request_timeout_ms)
+        except (ConnectionFailed, RetriableError):
+            failures = before.failures + 1
+            rest_ms = reconnect_backoff_ms(failures, self.settings.client, self.cluster.random)
+            self._unreachable[broker] = _Unreachable(failures, self._clock.monotonic_ms() + rest_ms)
+            self._is_stale = True
+            return None
+        self._unreachable.pop(broker, None)
+        link = self._links[broker] = _Link(connection=connection, sent=deque())
+        return link
 
     def _receive(self, wait_ms: int) -> None:
         """Take the answers that are here, waiting for the first one; end the connections that should have answered."""
@@ -214,8 +232,7 @@ class Producer:
             if row is None:
                 self._outbox.on_lost([batch], f"broker {link.connection.address}: its answer lacks the partition", now_ms)
                 continue
-            code = _known(row.error_code)
-            told = Answer(code=code, log_start_offset=row.log_start_offset, message=row.error_message)
+            told = Answer(code=row.error_code, log_start_offset=row.log_start_offset, message=row.error_message)
             if not self._outbox.on_answer(batch, told, now_ms):
                 self._is_stale = True
 
@@ -240,66 +257,49 @@ class Producer:
         """Ask one broker, and wait before if the last time is not long ago."""
         self._pause(min(self._metadata_not_before_ms, deadline_ms))
         try:
-            connection = self._connection(deadline_ms)
-            self.leaders.learn(connection.request(ApiKey.METADATA, metadata_request(self._topics, may_create=True), deadline_ms))
+            answer = self.cluster.ask_metadata(self._topics, deadline_ms, may_create=True)
         except ConnectionFailed:
             self._is_stale = True
-        self._metadata_not_before_ms = self._clock.monotonic_ms() + self._metadata_backoff.next_ms()
-        if not self._is_stale and not self.leaders.problems:
-            self._metadata_backoff.reset()
+        if self._is_stale or any(topic.error_code for topic in answer.topics):
+            self._metadata_failures += 1
+        else:
+            self._metadata_failures = 0
+        self._metadata_not_before_ms = self._clock.monotonic_ms() + self._rest_ms(max(self._metadata_failures, 1))
 
     def _check_topic(self, topic: str, deadline_ms: int) -> None:
         """Errors: ProduceError when a topic that isn't known can't become so."""
-        code = self.leaders.problems.get(topic, ErrorCode.NETWORK_EXCEPTION)
+        code = self.cluster.leaders.problems.get(topic)
         place = TopicPartition(topic, 0)
-        if code is not ErrorCode.NETWORK_EXCEPTION and not code.retriable:
-            raise ProduceError(f"topic {topic} can't be written: {code.name}", place=place, code=code)
+        if code is not None and not is_retriable(code):
+            raise ProduceError(f"topic {topic} can't be written: {code_name(code)}", place=place, code=code)
         if self._clock.monotonic_ms() >= deadline_ms:
-            if code is ErrorCode.NETWORK_EXCEPTION:
+            if code is None:
                 servers = ", ".join(str(address) for address in self.settings.client.bootstrap_servers)
-                raise ProduceError(
-                    f"no broker answers at {servers} (kafka.max.block.ms={self.settings.max_block_ms})", place=place, code=code
-                )
-            raise ProduceError(
-                f"topic {topic} isn't there after kafka.max.block.ms={self.settings.max_block_ms}: {code.name}", place=place, code=code
-            )
+                text = f"no broker answers at {servers} (kafka.max.block.ms={self.settings.max_block_ms})"
+                raise ProduceError(text, place=place, code=ErrorCode.NETWORK_EXCEPTION)
+            text = f"topic {topic} isn't there after kafka.max.block.ms={self.settings.max_block_ms}: {code_name(code)}"
+            raise ProduceError(text, place=place, code=code)
 
     def _ask_for_producer_id(self, place: TopicPartition) -> tuple[ProducerId, int]:
         """Errors: ProduceError when no broker gives one in time."""
-        deadline_ms = self._clock.monotonic_ms() + self.settings.limits.delivery_timeout_ms
-        backoff = Backoff(first_ms=self.settings.limits.retry_backoff_ms, max_ms=self.settings.limits.retry_backoff_max_ms)
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self.settings.client.request_timeout_ms)
-        code, why = ErrorCode.NETWORK_EXCEPTION, "no broker answers"
-        while self._clock.monotonic_ms() < deadline_ms:
-            try:
-                answer = self._connection(deadline_ms).request(ApiKey.INIT_PRODUCER_ID, request, deadline_ms)
-            except ConnectionFailed as error:
-                why = str(error)
-            else:
-                code = _known(answer.error_code)
-                if code is ErrorCode.NONE:
-                    return answer.producer_id, answer.producer_epoch
-                why = code.name
-                if not code.retriable:
-                    break
-            self._pause(self._clock.monotonic_ms() + backoff.next_ms())
-        raise ProduceError(f"no producer id for {place}: {why}", place=place, code=code)
+        code: int = ErrorCode.NETWORK_EXCEPTION
 
-    def _connection(self, deadline_ms: int) -> BrokerConnection:
-        """A connection to any broker: those of the cluster, and those that the settings name. Errors: ConnectionFailed."""
-        if self._any is not None and not self._any.closed:
-            return self._any
-        known = list(self.leaders.addresses.values())
-        problem: ConnectionFailed | None = None
-        for address in dict.fromkeys([*known, *self.settings.client.bootstrap_servers]):
-            try:
-                self._any = BrokerConnection.open(Address(*address), self.settings.client, deadline_ms, self._clock)
-            except ConnectionFailed as error:
-                problem = error
-            else:
-                return self._any
-        assert problem is not None, "the settings name a broker"
-        raise problem
+        def attempt(until_ms: int) -> tuple[ProducerId, int]:
+            nonlocal code
+            answer = self.cluster.any_connection(until_ms).request(ApiKey.INIT_PRODUCER_ID, request, until_ms)
+            code = answer.error_code
+            if code == ErrorCode.NONE:
+                return answer.producer_id, answer.producer_epoch
+            if is_retriable(code):
+                raise RetriableError(code_name(code))
+            raise ClusterError(f"can't {what}: {code_name(code)}")
+
+        what = f"get a producer id for {place}"
+        try:
+            return self.cluster.retry(what, attempt, self.cluster.deadline(self.settings.limits.delivery_timeout_ms))
+        except ClusterError as error:
+            raise ProduceError(str(error), place=place, code=code) from error
 
     def _renew_after_a_pause(self) -> None:
         """Connections that were idle for long are opened anew: brokers close theirs, and a refusal costs a retry."""
@@ -324,11 +324,3 @@ def _request(batches: list[ProducerBatch], timeout_ms: int) -> ProduceRequest:
             topic = topics[batch.place.topic] = TopicProduceData(name=batch.place.topic, partition_data=[])
         topic.partition_data.append(PartitionProduceData(index=batch.place.partition, records=batch.records))
     return ProduceRequest(transactional_id=None, acks=ACKS_ALL, timeout_ms=timeout_ms, topic_data=list(topics.values()))
-
-
-def _known(code: int) -> ErrorCode:
-    """The code, or that of a server error where this version doesn't know it."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -76,8 +76,6 @@ class ProducerSettings:
             memory_bytes=_integer(given, "buffer.memory", 32 << 20, source, low=SMALLEST_BATCH_BYTES),
             requests_in_flight=_integer(given, "max.in.flight.requests.per.connection", 5, source, low=1, high=5),
             delivery_timeout_ms=delivery_ms,
-            retry_backoff_ms=_integer(given, "retry.backoff.ms", 100, source),
-            retry_backoff_max_ms=_integer(given, "retry.backoff.max.ms", 1000, source),
         )
         batch_bytes = _integer(given, "batch.size", BATCH_BYTES, source, low=0)
         max_block_ms = _integer(given, "max.block.ms", 60_000, source)

@@ -104,7 +104,7 @@ def _write_batch(producer: Producer, places: RowPlaces, rows: Any) -> None:
     columns = record_rows(rows)
     for topic, selected in places.topics(rows):
         available = producer.learn_topic(topic)
-        count = producer.leaders.partition_counts[topic]
+        count = producer.cluster.leaders.partition_count(topic)
         for of_partition in places.places(rows, topic, selected, available, count):
             _add(producer, columns, of_partition)
 

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from lowtide.pipeline.outbox import Answer, Limits, Outbox
-from lowtide.pipeline.partition_batches import PRODUCER_EPOCH_MAX, Backoff, ProduceError, ProducerBatch
+from lowtide.pipeline.partition_batches import PRODUCER_EPOCH_MAX, ProduceError, ProducerBatch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import build_batch, check_crc, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
@@ -36,7 +36,11 @@ def split_in_two(batch: ProducerBatch) -> list[ProducerBatch]:
 
 
 def outbox(**limits: int) -> Outbox:
-    return Outbox(limits=Limits(**limits), split=split_in_two, producer_id=7, producer_epoch=0)
+    return Outbox(limits=Limits(**limits), split=split_in_two, backoff=rest_ms, producer_id=7, producer_epoch=0)
+
+
+def rest_ms(failures: int) -> int:
+    return min(100 << (failures - 1), 1000)
 
 
 def identity(batch: ProducerBatch) -> tuple[int, int, int]:
@@ -122,8 +126,8 @@ def test_a_broker_that_forgot_the_producer_is_told_a_new_epoch(code):
         box.add(PLACE, batch_of(value), 1, 0)
     box.on_answer(take_one(box), Answer(code=ErrorCode.NONE), 0)
     second, third = take_one(box), take_one(box)
-    box.on_answer(second, Answer(code=code, log_start_offset=0), 0)
-    box.on_answer(third, Answer(code=code, log_start_offset=0), 0)
+    box.on_answer(second, Answer(code=int(code), log_start_offset=0), 0)
+    box.on_answer(third, Answer(code=int(code), log_start_offset=0), 0)
     again = [take_one(box, 1000) for _ in range(2)]
     assert [identity(batch) for batch in again] == [(7, 1, 0), (7, 1, 1)]
     box.add(OTHER, batch_of(1), 1, 0)
@@ -214,11 +218,23 @@ def test_only_the_leader_is_sent_to():
     assert box.takes(1, {}, 0) == []
 
 
-def test_waits_between_attempts_double_up_to_a_limit():
-    backoff = Backoff(first_ms=100, max_ms=1000)
-    assert [backoff.next_ms() for _ in range(6)] == [100, 200, 400, 800, 1000, 1000]
-    backoff.reset()
-    assert backoff.next_ms() == 100
+def test_failures_in_a_row_are_counted_until_one_batch_is_taken():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    for now_ms, rest in ((0, 100), (1000, 200), (2000, 400)):
+        box.on_answer(take_one(box, now_ms), Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), now_ms)
+        assert box.takes(1, LEADERS, now_ms + rest - 1) == []
+    box.on_answer(take_one(box, 3000), Answer(code=ErrorCode.NONE), 3000)
+    box.add(PLACE, batch_of(2), 1, 3000)
+    box.on_answer(take_one(box, 3000), Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 3000)
+    assert take_one(box, 3100)
+
+
+def test_a_code_that_no_table_has_ends_with_its_number():
+    box = outbox()
+    box.add(PLACE, batch_of(1), 1, 0)
+    with pytest.raises(ProduceError, match=r"orders-0 refused a record .* with error 9999"):
+        box.on_answer(take_one(box), Answer(code=9999), 0)
 
 
 def test_a_restarted_broker_that_remembers_one_batch_only_gets_nothing_twice():
