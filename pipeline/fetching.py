@@ -35,6 +35,10 @@ BATCH_BYTES_MAX: Final = 1 << 30
 """A batch that a broker cuts short is asked for whole, up to this."""
 
 
+MISSING_MS: Final = 5000
+"""How long brokers may say that a topic, or a partition, isn't there before it is believed: not all have heard of it at the same time."""
+
+
 class DataLossError(Exception):
     """Records that were to be read are gone: one sentence that says which, and why."""
 
@@ -70,6 +74,8 @@ class RangeReader:
         self._next = planned.offsets.start
         self._until = planned.offsets.until
         self._fetch_bytes = settings.fetch_bytes
+        self._missing_until_ms: int | None = None
+        """When it is believed that the partition isn't there, if brokers say so until then."""
 
     def columns(self) -> Iterator[RecordColumns]:
         """Yields the records of the range in columns, each about as large as one fetch.
@@ -80,10 +86,11 @@ class RangeReader:
         while self._next < self._until:
             before = self._next
             try:
-                answer = self._cluster.retry(f"read {self._partition} at offset {self._next}", self._fetch, deadline_ms)
-                yield from self._walk(answer)
+                answer = self._cluster.retry(f"read {self._partition} at offset {self._next}", self._fetch_patiently, deadline_ms)
             except MissingTopicsError as error:
                 self._on_lost(self._until, str(error))
+                return
+            yield from self._walk(answer)
             if self._next > before:
                 deadline_ms = self._deadline()
             elif self._cluster.deadline(0) >= deadline_ms:
@@ -114,6 +121,22 @@ class RangeReader:
         self._next = appended.next_offset
 
     # ------------------------------------------------------------------ one request
+    def _fetch_patiently(self, deadline_ms: int) -> PartitionData:
+        """As `_fetch`, but what isn't there counts as missing only when that was so for a while.
+
+        Errors: as those of `_fetch`.
+        """
+        try:
+            answer = self._fetch(deadline_ms)
+        except MissingTopicsError as error:
+            if self._missing_until_ms is None:
+                self._missing_until_ms = self._cluster.deadline(min(MISSING_MS, self._settings.poll_timeout_ms // 2))
+            if self._cluster.deadline(0) >= self._missing_until_ms:
+                raise
+            raise RetriableError(str(error)) from error
+        self._missing_until_ms = None
+        return answer
+
     def _fetch(self, deadline_ms: int) -> PartitionData:
         """Ask the leader once. An answer may have no records: the high watermark of a new leader isn't known yet.
 
@@ -125,7 +148,6 @@ class RangeReader:
             self._cluster.forget(self._partition.topic)
             leader = self._cluster.leader_of(self._partition, deadline_ms)
             self._check_topic()
-        connection = self._cluster.connection_to(leader.broker_id, deadline_ms)
         asked = FetchPartition(
             partition=self._partition.partition,
             current_leader_epoch=leader.epoch,
@@ -142,8 +164,10 @@ class RangeReader:
         )
         newest = None if self._topic_id != ZERO_TOPIC_ID else TOPIC_IDS_SINCE - 1
         try:
+            connection = self._cluster.connection_to(leader.broker_id, deadline_ms)
             answer: FetchResponse = connection.request(ApiKey.FETCH, request, deadline_ms, newest)
         except ConnectionFailed:
+            # Until there is another leader, metadata name the one that is gone: ask each time.
             self._cluster.forget(self._partition.topic)
             raise
         return self._checked(answer)

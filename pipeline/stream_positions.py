@@ -141,12 +141,22 @@ class StreamPositions:
                 self._selected, self._selected_ms = self._planner.select(), now_ms
             self._latest = self._planner.latest(self._selected.partitions)
             for _ in range(self._options.offset_attempts - 1):
-                if all(end >= start.get(partition, 0) for partition, end in self._latest.items()):
+                if not self._is_behind(start):
                     break
-                time.sleep(self._options.offset_retry_ms / 1000)  # A new leader may not know its high watermark yet (KAFKA-7703).
+                time.sleep(self._options.offset_retry_ms / 1000)
+                self._selected = self._planner.select()
                 self._latest = self._planner.latest(self._selected.partitions)
             self._asked_ms = self._clock.monotonic_ms()
         return self._latest
+
+    def _is_behind(self, start: Positions) -> bool:
+        """Whether the cluster has told less than the query has read already.
+
+        A new leader may not know its high watermark yet (KAFKA-7703), and a broker may not have heard of a new partition.
+        """
+        return any(
+            self._latest.get(partition, -1) < offset for partition, offset in start.items() if partition.topic in self._selected.topic_ids
+        )
 
     def _begins(self, start: Positions, start_json: Mapping[str, Any]) -> Positions:
         """Where each partition that there is now is read from. Errors: DataLossError."""
