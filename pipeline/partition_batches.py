@@ -40,6 +40,17 @@ _PRODUCER_FIELDS: Final = struct.Struct(">qhi")
 _CRC: Final = struct.Struct(">I")
 
 _APPENDED: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+_MAYBE_APPENDED: Final = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""A leader says so of what it refuses, and also of what it has appended, and the others have not. Source: Kafka's DelayedProduce."""
+
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -68,10 +79,13 @@ class ProducerBatch:
     attempts: int = 0
     last_error: str = "it was not sent"
     may_be_appended: bool = False
-    """An answer was lost."""
+    """An answer was lost, or left it open."""
 
     is_out_of_order: bool = False
     """The broker has said so since."""
+
+    was_overtaken: bool = False
+    """A later batch was acknowledged, by a leader that knows nothing of the producer: nothing follows from what is taken behind it."""
 
 
 Backoff = Callable[[int], int]
@@ -162,6 +176,8 @@ class PartitionBatches:
         if code in _APPENDED:
             self._in_flight.remove(batch)
             done = [batch, *self._appended_before(batch)]
+            for earlier in (*self._in_flight, *self._waiting):
+                earlier.was_overtaken |= earlier.first_record < batch.first_record
             self._failures = 0
             self._after_answer()
             return done
@@ -179,6 +195,8 @@ class PartitionBatches:
             self._wants_bump |= is_first and log_start_offset >= 0
         elif not is_retriable(code):
             raise _refused(batch, code)
+        elif code in _MAYBE_APPENDED:
+            batch.may_be_appended, batch.is_out_of_order = True, False
         self._retry(batch, now_ms)
         return []
 
@@ -211,7 +229,9 @@ class PartitionBatches:
         taken in their order only, and those before it were appended, and forgotten.
         """
         done = [
-            batch for batch in self._waiting if batch.first_record < taken.first_record and batch.may_be_appended and batch.is_out_of_order
+            batch
+            for batch in self._waiting
+            if batch.first_record < taken.first_record and batch.may_be_appended and batch.is_out_of_order and not batch.was_overtaken
         ]
         for batch in done:
             self._waiting.remove(batch)
@@ -242,7 +262,7 @@ class PartitionBatches:
         if self._wants_bump and self._next() is None:
             self._wants_bump = False
             for batch in self._waiting:
-                batch.may_be_appended = batch.is_out_of_order = False
+                batch.may_be_appended = batch.is_out_of_order = batch.was_overtaken = False
             if self.producer_epoch >= PRODUCER_EPOCH_MAX:
                 self.wants_producer_id = True
                 return

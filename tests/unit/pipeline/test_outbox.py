@@ -237,6 +237,46 @@ def test_a_code_that_no_table_has_ends_with_its_number():
         box.on_answer(take_one(box), Answer(code=9999), 0)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+)
+def test_what_a_leader_appended_and_did_not_acknowledge_gets_nothing_twice(code):
+    """It was stopped cleanly then, remembers the last batch only, and refuses the one before it, which it has."""
+    box = outbox()
+    for value in range(2):
+        box.add(PLACE, batch_of(value), 1, 0)
+    for batch in [take_one(box), take_one(box)]:
+        box.on_answer(batch, Answer(code=code), 0)
+    first, second = take_one(box, 1000), take_one(box, 1000)
+    box.on_answer(first, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 1000)
+    box.on_answer(second, Answer(code=ErrorCode.NONE), 1000)
+    assert box.is_empty
+
+
+def test_a_batch_that_was_taken_before_an_earlier_one_says_nothing_of_it_afterwards_either():
+    """A leader that knows nothing of the producer took it; that it has the ones behind it doesn't mean that it has the first."""
+    box = outbox()
+    for value in range(3):
+        box.add(PLACE, batch_of(value), 1, 0)
+    first, second, third = (take_one(box) for _ in range(3))
+    box.on_answer(first, Answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
+    box.on_answer(second, Answer(code=ErrorCode.NONE), 0)
+    box.on_lost([third], "closed", 0)
+    box.on_lost([take_one(box, 1000), take_one(box, 1000)], "closed", 1000)
+    first, third = take_one(box, 3000), take_one(box, 3000)
+    box.on_answer(first, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 3000)
+    box.on_answer(third, Answer(code=ErrorCode.NONE), 3000)
+    again = take_one(box, 9000)
+    assert (values_of(again.records), identity(again)) == ([0], (7, 1, 0))
+
+
 def test_a_restarted_broker_that_remembers_one_batch_only_gets_nothing_twice():
     """It refuses what it has, but for the last: that it takes the last again says that it has those before."""
     box = outbox()
