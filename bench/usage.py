@@ -63,6 +63,11 @@ def cpu_seconds(roots: Sequence[int]) -> float:
     return sum(map(_cpu_of, found)) if found else UNKNOWN
 
 
+def cpu_by_process(roots: Sequence[int]) -> dict[int, float]:
+    """CPU time so far of each of the roots and their descendants, without that of children that have ended."""
+    return {process: _own_cpu_of(process) for process in processes(roots)}
+
+
 def resident_bytes(roots: Sequence[int]) -> float:
     """Resident memory of the roots and their descendants; `nan` where that can't be seen. Shared pages count in each of them."""
     pages, seen = 0, False
@@ -84,8 +89,11 @@ def _status(process: int) -> ProcessStatus | None:
 
 def _cpu_of(process: int) -> float:
     status = _status(process)
+    return _own_cpu_of(process) + (status.waited_ticks / os.sysconf("SC_CLK_TCK") if status is not None else 0.0)
+
+
+def _own_cpu_of(process: int) -> float:
     try:
-        own = time.clock_gettime(~process << 3 | _PROCESS_CLOCK)
+        return time.clock_gettime(~process << 3 | _PROCESS_CLOCK)
     except OSError:
         return 0.0
-    return own + (status.waited_ticks / os.sysconf("SC_CLK_TCK") if status is not None else 0.0)
