@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, overload
 
 from lowtide.admin.settings import ClientSettings, SettingsError
 
@@ -87,11 +87,17 @@ class Options:
             self.refuse(name, f"allowed are {', '.join(allowed)}")
         return None if value is None else value.lower()
 
-    def number(self, name: str, low: int, high: int = 2**63 - 1) -> int | None:
+    @overload
+    def number(self, name: str, low: int, high: int = ..., *, default: int) -> int: ...
+
+    @overload
+    def number(self, name: str, low: int, high: int = ..., *, default: None = ...) -> int | None: ...
+
+    def number(self, name: str, low: int, high: int = 2**63 - 1, *, default: int | None = None) -> int | None:
         """A whole number; both ends inclusive. Errors: OptionError."""
         value = self.text(name)
         if value is None:
-            return None
+            return default
         if re.fullmatch(r"-?\d{1,19}", value) is None or not low <= int(value) <= high:
             self.refuse(name, f"allowed are whole numbers from {low}" + (f" to {high}" if high < 2**63 - 1 else " on"))
         return int(value)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,7 @@ TOPIC_IDS: Final = "@topicIds"
 STARTED_AT: Final = "@startedAt"
 
 _OFFSET_MAX: Final = 2**63 - 1
+_PARTITION_MAX: Final = 2**31 - 1
 
 
 class OffsetRange(NamedTuple):
@@ -63,7 +65,8 @@ def positions_from_json(value: Mapping[str, Any]) -> Positions:
             message = f"{topic} has {partitions!r} in place of its partitions"
             raise ValueError(message)  # noqa: TRY004 whoever gave the text gets one kind of error
         for partition, offset in partitions.items():
-            found[TopicPartition(topic, _whole(partition, f"a partition of {topic}"))] = _whole(offset, f"an offset of {topic}-{partition}")
+            number = _whole(partition, 0, _PARTITION_MAX, f"a partition of {topic}")
+            found[TopicPartition(topic, number)] = _whole(offset, -_OFFSET_MAX, _OFFSET_MAX, f"{topic}-{number}")
     return found
 
 
@@ -76,12 +79,14 @@ def positions_from_text(text: str) -> Positions:
     return positions_from_json(value)
 
 
-def _whole(value: object, what: str) -> int:
-    """Errors: ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
+def _whole(value: object, low: int, high: int, what: str) -> int:
+    """A whole number, as one or as text; both ends inclusive. Errors: ValueError."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    is_text = isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value) is not None
+    if not (is_number or is_text) or not low <= int(value) <= high:  # type: ignore[call-overload]
         message = f"{value!r} is no number for {what}"
-        raise ValueError(message)  # noqa: TRY004 as above
-    return int(value)
+        raise ValueError(message)
+    return int(value)  # type: ignore[call-overload,no-any-return]
 
 
 def rate_limited(start: Mapping[TopicPartition, Offset], latest: Mapping[TopicPartition, Offset], row_count_max: int) -> Positions:

@@ -117,8 +117,8 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         offsets_per_trigger_max=options.number("maxOffsetsPerTrigger", 1),
         offsets_per_trigger_min=options.number("minOffsetsPerTrigger", 1),
         trigger_delay_max_ms=options.duration_ms("maxTriggerDelay", default=900_000),
-        offset_attempts=options.number("fetchOffset.numRetries", 1, 1000) or 3,
-        offset_retry_ms=options.number("fetchOffset.retryIntervalMs", 0, 600_000) or 1000,
+        offset_attempts=options.number("fetchOffset.numRetries", 1, 1000, default=3),
+        offset_retry_ms=options.number("fetchOffset.retryIntervalMs", 0, 600_000, default=1000),
     )
     for name in BATCH_ONLY if is_stream else STREAM_ONLY:
         if name in options:
@@ -164,7 +164,7 @@ def _assigned(value: Any) -> tuple[TopicPartition, ...]:
     if not isinstance(value, dict):
         raise ValueError(expected)  # noqa: TRY004 told as an option's error
     for topic, partitions in value.items():
-        if not topic or not isinstance(partitions, list) or not all(type(one) is int and one >= 0 for one in partitions):
+        if not topic or not isinstance(partitions, list) or not all(type(one) is int and 0 <= one < 2**31 for one in partitions):
             raise ValueError(expected)
     return tuple(sorted({TopicPartition(topic, partition) for topic, partitions in value.items() for partition in partitions}))
 
@@ -240,7 +240,7 @@ def _fetch(options: Options) -> FetchSettings:
         read_committed=level != "read_uncommitted",
         include_headers=options.flag("includeHeaders", default=False),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-        fetch_bytes=options.number("kafka.max.partition.fetch.bytes", 1, 1 << 30) or FETCH_BYTES,
-        fetch_wait_ms=options.number("kafka.fetch.max.wait.ms", 0, 60_000) or 500,
-        poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", 1) or 120_000,
+        fetch_bytes=options.number("kafka.max.partition.fetch.bytes", 1, 1 << 30, default=FETCH_BYTES),
+        fetch_wait_ms=options.number("kafka.fetch.max.wait.ms", 0, 60_000, default=500),
+        poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", 1, default=120_000),
     )

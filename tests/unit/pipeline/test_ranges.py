@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.pipeline.ranges import OffsetRange, positions_from_json, positions_from_text, positions_to_json, rate_limited, split
@@ -56,6 +56,7 @@ def test_ranges_are_cut_as_sparks_kafka_source_cuts_them():
 sizes = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)
 
 
+@settings(deadline=None)
 @given(sizes, st.none() | st.integers(1, 50), st.none() | st.integers(1, 5000))
 def test_pieces_cover_the_ranges_exactly(sizes, partitions_min, rows_max):
     ranges = [OffsetRange(TopicPartition("t", index), 10, 10 + size) for index, size in enumerate(sizes)]
@@ -67,6 +68,7 @@ def test_pieces_cover_the_ranges_exactly(sizes, partitions_min, rows_max):
         assert not edges if not whole.size else (edges[0].start, edges[-1].until) == (whole.start, whole.until)
 
 
+@settings(deadline=None)
 @given(sizes, st.integers(1, 20_000))
 def test_a_limit_always_makes_progress_and_ends(sizes, limit):
     start = {TopicPartition("t", index): 5 for index in range(len(sizes))}

@@ -28,6 +28,11 @@ def test_defaults_are_those_of_sparks_kafka_source_but_for_aborted_records():
     assert not options(kafka__isolation__level="read_uncommitted").fetch.read_committed
 
 
+def test_zero_is_a_value_like_any_other():
+    made = options(stream=True, kafka__fetch__max__wait__ms="0", fetchOffset__retryIntervalMs="0")
+    assert (made.fetch.fetch_wait_ms, made.offset_retry_ms) == (0, 0)
+
+
 def test_names_may_have_any_capitals():
     """Spark's own map has them in small letters by the time they are read."""
     assert options(stream=True, MAXOFFSETSPERTRIGGER="7", includeheaders="TRUE").offsets_per_trigger_max == 7
@@ -78,6 +83,11 @@ def test_what_is_read_must_be_said_once(given, message):
         (False, "startingOffsets", "latest", "a batch can't begin at the latest offset"),
         (False, "startingOffsets", '{"t": {"0": -1}}', "a batch can't begin at the latest offset"),
         (False, "startingOffsets", '{"t": {"0": -3}}', "allowed are earliest, latest and JSON"),
+        (False, "startingOffsets", '{"t": {"0": "five"}}', "'five' is no number for t-0"),
+        (False, "startingOffsets", '{"t": {"first": 5}}', "'first' is no number for a partition of t"),
+        (False, "startingOffsets", '{"t": {"2147483648": 5}}', "'2147483648' is no number for a partition of t"),
+        (False, "startingOffsets", '{"t": {"0": 9223372036854775808}}', "9223372036854775808 is no number for t-0"),
+        (False, "assign", '{"t": [2147483648]}', 'allowed is JSON such as {"topic": [0, 1]}'),
         (False, "endingOffsets", "earliest", "a batch can't end at the earliest offset"),
         (False, "endingOffsets", '{"t": {"0": -2}}', "a batch can't end at the earliest offset"),
         (True, "endingOffsets", "latest", "a stream has no end"),
@@ -99,7 +109,7 @@ def test_what_is_read_must_be_said_once(given, message):
 )
 def test_a_value_that_cannot_be_is_refused_with_name_value_and_reason(stream, name, value, message):
     with pytest.raises(OptionError) as refused:
-        read_options(SERVERS | {"subscribe": "t", name: value}, is_stream=stream)
+        read_options(SERVERS | ({} if name == "assign" else {"subscribe": "t"}) | {name: value}, is_stream=stream)
     known = name if name.lower() not in ("maxoffsetpertrigger",) else name.lower()
     assert str(refused.value).startswith(f"option {known} is {value!r}: {message}")
 
