@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -33,84 +30,36 @@ from lowtide.admin import (
 )
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import iterate_batches
-from lowtide.testing.free_ports import free_ports
 
-from .kafka import CLUSTER_ID, TOOL_TIMEOUT_S, Kafka, java
+from .secured_kafka import SecuredKafka
 
 pytestmark = pytest.mark.interop
 
-CERTIFICATES = Path(__file__).parents[1] / "clients" / "certificates"
 START_MS = int(time.time() * 1000) - 3_600_000
-SECURED = """
-listeners=PLAINTEXT://127.0.0.1:{plain},CONTROLLER://127.0.0.1:{controller},SASL_PLAINTEXT://127.0.0.1:{sasl},SASL_SSL://127.0.0.1:{tls}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},SASL_SSL://127.0.0.1:{tls}
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
-sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
-ssl.keystore.type=PEM
-ssl.keystore.location={keystore}
-connections.max.reauth.ms=600000
-"""
-LOGIN = "listener.name.{listener}.{mechanism}.sasl.jaas.config=org.apache.kafka.common.security.{module} required{users};\n"
-
-
-class Secured:
-    """A Kafka node with a listener in plain text, one with SASL, and one with SASL over TLS."""
-
-    def __init__(self, jars: Path, folder: Path) -> None:
-        plain, controller, self.sasl, self.tls = free_ports(4)
-        self.node = Kafka(jars, folder, (plain, controller))
-        keystore = folder / "keystore.pem"
-        keystore.write_text((CERTIFICATES / "key.pem").read_text() + (CERTIFICATES / "certificate.pem").read_text())
-        lines = SECURED.format(plain=plain, controller=controller, sasl=self.sasl, tls=self.tls, keystore=keystore)
-        for listener in ("sasl_plaintext", "sasl_ssl"):
-            lines += LOGIN.format(listener=listener, mechanism="plain", module="plain.PlainLoginModule", users=' user_alice="alices"')
-            for mechanism in ("scram-sha-256", "scram-sha-512"):
-                lines += LOGIN.format(listener=listener, mechanism=mechanism, module="scram.ScramLoginModule", users="")
-        properties = folder / "server.properties"
-        with properties.open("a") as file:
-            file.write(lines)
-        shutil.rmtree(self.node.directory)
-        users = [f"--add-scram=SCRAM-SHA-{bits}=[name=alice,password=alices]" for bits in (256, 512)]
-        command = java(jars, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), *users)
-        subprocess.run(command, check=True, capture_output=True, timeout=TOOL_TIMEOUT_S)
-
-    def settings(self, protocol: str, mechanism: str = "", password: str = "alices") -> dict[str, Any]:
-        """What a client needs for one of the listeners."""
-        if protocol == "PLAINTEXT":
-            return {"bootstrap.servers": self.node.bootstrap}
-        module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
-        return {
-            "bootstrap.servers": f"127.0.0.1:{self.sasl if protocol == 'SASL_PLAINTEXT' else self.tls}",
-            "security.protocol": protocol,
-            "sasl.mechanism": mechanism,
-            "sasl.jaas.config": f'org.apache.kafka.common.security.{module} required username="alice" password="{password}";',
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(CERTIFICATES / "certificate.pem"),
-        }
 
 
 @pytest.fixture(scope="module")
-def secured(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    made = Secured(jars, tmp_path_factory.mktemp("kafka") / "node")
+def secured(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    made = SecuredKafka(jars, tmp_path_factory.mktemp("kafka") / "node")
     made.node.start()
     yield made
     made.node.stop()
 
 
 @pytest.fixture(scope="module")
-def admin(secured: Secured) -> Iterator[BlockingAdminClient]:
+def admin(secured: SecuredKafka) -> Iterator[BlockingAdminClient]:
     with BlockingAdminClient(secured.node.bootstrap) as client:
         yield client
 
 
 @pytest.fixture
-def topic(secured: Secured, admin: BlockingAdminClient, lowtide_topic: str) -> str:
+def topic(secured: SecuredKafka, admin: BlockingAdminClient, lowtide_topic: str) -> str:
     """Three partitions with ten records each, a second apart."""
     make(admin, secured, lowtide_topic)
     return lowtide_topic
 
 
-def make(admin: BlockingAdminClient, secured: Secured, topic: str) -> None:
+def make(admin: BlockingAdminClient, secured: SecuredKafka, topic: str) -> None:
     made = admin.create_topics([NewTopic(name=topic, partitions=3, replication_factor=1)])[topic]
     assert isinstance(made, CreatedTopic), made
     producer = Producer({"bootstrap.servers": secured.node.bootstrap})
@@ -161,7 +110,7 @@ def test_deletes_of_the_leader_alone_are_refused(admin: BlockingAdminClient, top
     assert listed.offset == 0
 
 
-def test_a_topic_made_anew_is_left_alone(admin: BlockingAdminClient, secured: Secured, topic: str) -> None:
+def test_a_topic_made_anew_is_left_alone(admin: BlockingAdminClient, secured: SecuredKafka, topic: str) -> None:
     described = admin.describe_topics([topic])[topic]
     assert isinstance(described, TopicDescription)
     assert described.topic_id is not None
@@ -175,7 +124,7 @@ def test_a_topic_made_anew_is_left_alone(admin: BlockingAdminClient, secured: Se
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
-def test_logging_in(secured: Secured, topic: str, protocol: str, mechanism: str) -> None:
+def test_logging_in(secured: SecuredKafka, topic: str, protocol: str, mechanism: str) -> None:
     with BlockingAdminClient(secured.settings(protocol, mechanism)) as client:
         assert client.delete_records({TopicPartition(topic, 0): 3}) == {TopicPartition(topic, 0): DeletedRecords(3)}
     with (
@@ -185,7 +134,7 @@ def test_logging_in(secured: Secured, topic: str, protocol: str, mechanism: str)
         stranger.list_topics()
 
 
-def test_the_wrong_listener_is_told(secured: Secured) -> None:
+def test_the_wrong_listener_is_told(secured: SecuredKafka) -> None:
     """Whoever mixes up ports learns it from the error, not from a time-out alone."""
     plain = {"bootstrap.servers": f"127.0.0.1:{secured.sasl}"}
     with BlockingAdminClient(plain) as client, pytest.raises(Exception, match=r"security\.protocol"):
@@ -221,7 +170,7 @@ def test_topics_configurations_and_the_cluster(admin: BlockingAdminClient, topic
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_groups_of_both_kinds(admin: BlockingAdminClient, secured: Secured, topic: str, protocol: str) -> None:
+def test_groups_of_both_kinds(admin: BlockingAdminClient, secured: SecuredKafka, topic: str, protocol: str) -> None:
     group = f"{topic}-{protocol}"
     settings = {"bootstrap.servers": secured.node.bootstrap, "group.id": group, "group.protocol": protocol}
     consumer = Consumer(settings | {"auto.offset.reset": "earliest", "enable.auto.commit": False})

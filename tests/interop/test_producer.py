@@ -1,9 +1,11 @@
-"""The pipeline sends a key to the partition of Apache Kafka to which other clients send it."""
+"""The pipeline on Apache Kafka: keys go where other clients send them, and workers log in over their blocking connections."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +14,19 @@ from confluent_kafka import Producer as OtherProducer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from lowtide.admin.errors import AuthenticationFailedError
+from lowtide.admin.settings import ClientSettings
+from lowtide.pipeline.cluster import Cluster
+from lowtide.pipeline.fetching import FetchSettings, PlannedRange, RangeReader
 from lowtide.pipeline.partitioner import partitions_of_keys
+from lowtide.pipeline.producer import Producer
+from lowtide.pipeline.producer_settings import ProducerSettings
+from lowtide.pipeline.ranges import OffsetRange
+from lowtide.protocol.records import build_batch
+from lowtide.protocol.types import TopicPartition
 
 from .kafka import Kafka
+from .secured_kafka import SecuredKafka
 
 pytestmark = pytest.mark.interop
 
@@ -55,3 +67,36 @@ def test_keys_go_where_other_clients_send_them(kafka: Kafka):
             assert key is not None
             hashed = partitions_of_keys(np.array([0, len(key)], np.int32), np.frombuffer(key, np.uint8), PARTITIONS)
             assert int(hashed[0]) == partition
+
+
+@pytest.fixture(scope="module")
+def secured(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    made = SecuredKafka(jars, tmp_path_factory.mktemp("kafka") / "node")
+    made.node.start()
+    yield made
+    made.node.stop()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_workers_log_in_and_write_and_read(secured: SecuredKafka, lowtide_topic: str, protocol: str, mechanism: str):
+    """Several requests are under way at once, and answers are larger than what TLS gives at a time."""
+    settings = secured.settings(protocol, mechanism)
+    place = TopicPartition(lowtide_topic, 0)
+    batches, rows = 40, 100
+    writing = Producer(ProducerSettings.of(settings))
+    writing.learn_topic(lowtide_topic)
+    for number in range(batches):
+        now_ms = int(time.time() * 1000)
+        values = [(now_ms, None, b"%d %b" % (value, b"x" * 1000), ()) for value in range(number * rows, (number + 1) * rows)]
+        writing.add(place, bytearray(build_batch(values)), rows)
+    writing.flush()
+    writing.close()
+    cluster = Cluster(ClientSettings.of(settings))
+    planned = PlannedRange(OffsetRange(place, 0, batches * rows))
+    found = sum(columns.row_count for columns in RangeReader(cluster, FetchSettings(fetch_bytes=1_000_000), planned).columns())
+    cluster.close()
+    assert found == writing.acknowledged_records == batches * rows
+    stranger = Producer(ProducerSettings.of(secured.settings(protocol, mechanism, "wrong")))
+    with pytest.raises(AuthenticationFailedError, match="alice can't log in"):
+        stranger.learn_topic(lowtide_topic)
