@@ -35,6 +35,8 @@ class Topic(NamedTuple):
     """Zeros, where the broker is older than topic ids."""
     leaders: dict[int, Leader]
     """By partition. One without a leader has `NO_LEADER`."""
+    is_internal: bool = False
+    """Whether brokers keep something of their own in it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,10 +84,10 @@ def _merged(known: Topic | None, told: MetadataResponseTopic) -> Topic:
     """What is known of a topic after this was told."""
     leaders = {row.partition_index: Leader(row.leader_id, row.leader_epoch) for row in told.partitions}
     if known is None or known.topic_id != told.topic_id:
-        return Topic(told.topic_id, leaders)
+        return Topic(told.topic_id, leaders, told.is_internal)
     for partition, leader in known.leaders.items():
         now = leaders.get(partition)
         is_older = told.topic_id != ZERO_TOPIC_ID if now is None else 0 <= now.epoch < leader.epoch
         if is_older:
             leaders[partition] = leader
-    return Topic(told.topic_id, dict(sorted(leaders.items())))
+    return Topic(told.topic_id, dict(sorted(leaders.items())), told.is_internal)

@@ -46,6 +46,7 @@ class Planner:
     def select(self) -> Selected:
         """The partitions that the query reads now. Errors: MissingTopicsError, ClusterError, OptionError."""
         subscription = self._options.subscription
+        by_pattern = subscription.names is None
         deadline_ms, missing_ms = self.cluster.deadline(), self.cluster.deadline(NEW_TOPIC_MS)
         while True:
             try:
@@ -55,7 +56,8 @@ class Planner:
                 if self.cluster.deadline(0) >= missing_ms:
                     raise
                 time.sleep(_PAUSE_S)
-        chosen = {name: topic for name, topic in topics.items() if subscription.selects(name)}
+        # What a pattern finds may be trimmed: whoever means the brokers' own topics has to name them.
+        chosen = {name: topic for name, topic in topics.items() if subscription.selects(name) and not (by_pattern and topic.is_internal)}
         partitions = subscription.partitions or tuple(TopicPartition(name, one) for name, topic in chosen.items() for one in topic.leaders)
         for partition in subscription.partitions:
             if partition.partition not in chosen[partition.topic].leaders:
