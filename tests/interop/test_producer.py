@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.interop
 
 LIMIT_S = 120.0
 PARTITIONS = 3
+RECORDS = 30_000
 
 
 def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
@@ -51,6 +53,46 @@ def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | N
         return found
     finally:
         consumer.close()
+
+
+def test_everything_is_there_once_and_in_order_though_kafka_stops_meanwhile(kafka: Kafka):
+    """A leader that is being stopped answers NOT_LEADER_OR_FOLLOWER also for what it has appended, and remembers the last batch only.
+
+    Records are new: Kafka forgets a producer whose last record is old when it starts.
+    """
+    kafka.start()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic("numbers", num_partitions=PARTITIONS, replication_factor=1)])["numbers"].result(LIMIT_S)
+    writing = Producer(ProducerSettings.of({"bootstrap.servers": kafka.bootstrap, "buffer.memory": "300000"}))
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            writing.learn_topic("numbers")
+            for number in range(0, RECORDS, 10):
+                now_ms = int(time.time() * 1000)
+                rows = [(now_ms, None, b"%d %b" % (value, b"x" * 500), ()) for value in range(number, number + 10)]
+                writing.add(TopicPartition("numbers", number // 10 % PARTITIONS), bytearray(build_batch(rows)), 10)
+            writing.flush()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + LIMIT_S
+    while writing.acknowledged_records < RECORDS // 5 and thread.is_alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    kafka.stop()
+    kafka.start()
+    thread.join(2 * LIMIT_S)
+    assert not thread.is_alive()
+    assert failed == []
+    writing.close()
+    found = read(kafka.bootstrap, "numbers", RECORDS)
+    for partition in range(PARTITIONS):
+        numbers = [int((value or b"").split()[0]) for _, value in found[partition]]
+        assert numbers == [value for value in range(RECORDS) if value // 10 % PARTITIONS == partition]
 
 
 def test_keys_go_where_other_clients_send_them(kafka: Kafka):
