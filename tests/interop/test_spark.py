@@ -1,4 +1,4 @@
-"""The data source and the listener on Apache Kafka: the same columns, and the same deletes as on Lowtide.
+"""The data source and the listener on Apache Kafka and on Lowtide: the same columns, and the same deletes.
 
 With the jars of Spark's Kafka connector in `SPARK_KAFKA_JARS` (a list for `spark.jars`) the listener trims behind that, too.
 """
@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ..pipeline.local_spark import local_spark  # noqa: TID252 tests are no package that could be named
 from .kafka import Kafka
+from .lowtide_process import LowtideProcess
 from .secured_kafka import SecuredKafka
 
 pytestmark = pytest.mark.interop
@@ -30,17 +31,27 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
         yield session
 
 
-@pytest.fixture
-def bootstrap(kafka: Kafka) -> str:
-    """A Kafka with a topic `t` of two partitions, and a record of each kind in it."""
+@pytest.fixture(params=["kafka", "lowtide"])
+def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A broker with a topic `t` of two partitions, and a record of each kind in it."""
+    if request.param == "lowtide":
+        with LowtideProcess(tmp_path / "lowtide") as broker:
+            fill(broker.bootstrap)
+            yield broker.bootstrap
+        return
+    kafka: Kafka = request.getfixturevalue("kafka")
     kafka.start()
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    fill(kafka.bootstrap)
+    yield kafka.bootstrap
+
+
+def fill(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("t", 2)])["t"].result(30)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd"})
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"})
     for index in range(20):
         producer.produce("t", value=f"v{index}", key=None if index % 3 else "k", partition=index % 2, headers=[("h", b"1")])
     assert producer.flush(30) == 0
-    return kafka.bootstrap
 
 
 def begins(bootstrap: str) -> list[int]:
@@ -63,7 +74,7 @@ def consume(spark, bootstrap: str, checkpoint: Path, format: str = "lowtide", na
     return rows
 
 
-def test_a_topic_of_kafka_is_read(spark, bootstrap):
+def test_a_topic_is_read(spark, bootstrap):
     frame = (
         spark.read.format("lowtide").option("kafka.bootstrap.servers", bootstrap).option("subscribe", "t").option("includeHeaders", "true")
     )
@@ -74,14 +85,14 @@ def test_a_topic_of_kafka_is_read(spark, bootstrap):
     assert [(header.key, bytes(header.value)) for header in rows[0].headers] == [("h", b"1")]
 
 
-def test_a_stream_trims_a_topic_of_kafka(spark, bootstrap, tmp_path):
+def test_a_stream_trims_a_topic(spark, bootstrap, tmp_path):
     assert consume(spark, bootstrap, tmp_path / "c", trim="eager") == [8, 8, 4]
     assert begins(bootstrap) == [10, 10]
     assert consume(spark, bootstrap, tmp_path / "c", trim="eager") == []
 
 
 @pytest.mark.parametrize("format", ["lowtide", "kafka"])
-def test_a_listener_trims_a_topic_of_kafka(spark, bootstrap, tmp_path, format):
+def test_a_listener_trims_a_topic(spark, bootstrap, tmp_path, format):
     """The last batch too; and what a run left that had no listener."""
     from lowtide.pipeline import TrimListener
 
