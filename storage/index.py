@@ -48,25 +48,25 @@ _SWAP = sys.byteorder == "little"
 class OffsetIndex:
     """Offset -> byte place for one segment."""
 
-    __slots__ = ("_offsets", "_positions", "base_offset")
+    __slots__ = ("_positions", "base_offset", "relative_offsets")
 
     def __init__(self, base_offset: Offset) -> None:
         self.base_offset = base_offset
-        self._offsets = array("i")
+        self.relative_offsets = array("i")
         self._positions = array("i")
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self.relative_offsets)
 
     @property
     def size_bytes(self) -> int:
         """The length of the file that `encode` would fill."""
-        return len(self._offsets) * OFFSET_ENTRY_BYTES
+        return len(self.relative_offsets) * OFFSET_ENTRY_BYTES
 
     @property
     def last_offset(self) -> Offset:
         """The last offset that has an entry; the base offset while there is none."""
-        return self.base_offset + self._offsets[-1] if self._offsets else self.base_offset
+        return self.base_offset + self.relative_offsets[-1] if self.relative_offsets else self.base_offset
 
     @property
     def last_position(self) -> FilePosition:
@@ -75,12 +75,12 @@ class OffsetIndex:
 
     def append(self, last_offset: Offset, position: FilePosition) -> None:
         """Adds the batch at `position` whose last offset is `last_offset`; both are above all that is there."""
-        self._offsets.append(last_offset - self.base_offset)
+        self.relative_offsets.append(last_offset - self.base_offset)
         self._positions.append(position)
 
     def lookup(self, offset: Offset) -> FilePosition:
         """A place from which scanning forward meets the batch that holds `offset` (or the first one after it)."""
-        found = bisect_right(self._offsets, offset - self.base_offset)
+        found = bisect_right(self.relative_offsets, offset - self.base_offset)
         return self._positions[found - 1] if found else 0
 
     def around(self, offset: Offset) -> tuple[Offset, FilePosition, FilePosition]:
@@ -90,26 +90,26 @@ class OffsetIndex:
         the last entry the third is -1.
         """
         relative = offset - self.base_offset
-        found = bisect_right(self._offsets, relative)
+        found = bisect_right(self.relative_offsets, relative)
         after = self._positions[found] if found < len(self._positions) else -1
         if found == 0:
             return self.base_offset - 1, 0, after
-        return self.base_offset + self._offsets[found - 1], self._positions[found - 1], after
+        return self.base_offset + self.relative_offsets[found - 1], self._positions[found - 1], after
 
     def offset_at(self, position: FilePosition) -> Offset | None:
         """An offset above all that lies before `position`, by the first entry there or behind it; None without one."""
         found = bisect_left(self._positions, position)
-        return self.base_offset + self._offsets[found] if found < len(self._offsets) else None
+        return self.base_offset + self.relative_offsets[found] if found < len(self.relative_offsets) else None
 
     def truncate(self, end_offset: Offset) -> None:
         """Drops the entries of batches that end at or after `end_offset` (exclusive end of what stays)."""
-        keep = bisect_left(self._offsets, end_offset - self.base_offset)
-        del self._offsets[keep:], self._positions[keep:]
+        keep = bisect_left(self.relative_offsets, end_offset - self.base_offset)
+        del self.relative_offsets[keep:], self._positions[keep:]
 
     def encode(self) -> bytes:
         """The file's bytes."""
         both = array("i", bytes(self.size_bytes))
-        both[0::2] = self._offsets
+        both[0::2] = self.relative_offsets
         both[1::2] = self._positions
         if _SWAP:
             both.byteswap()
@@ -124,11 +124,11 @@ class OffsetIndex:
         if _SWAP:
             both.byteswap()
         index = cls(base_offset)
-        index._offsets, index._positions = both[0::2], both[1::2]
+        index.relative_offsets, index._positions = both[0::2], both[1::2]
         return index if index._is_valid(log_size) else None
 
     def _is_valid(self, log_size: int) -> bool:
-        offsets, positions = self._offsets, self._positions
+        offsets, positions = self.relative_offsets, self._positions
         if not offsets:
             return True
         return offsets[0] >= 0 and positions[0] >= 0 and positions[-1] < log_size and _rises(offsets) and _rises(positions)
@@ -137,12 +137,12 @@ class OffsetIndex:
 class TimeIndex:
     """Timestamp -> offset for one segment."""
 
-    __slots__ = ("_offsets", "_timestamps", "base_offset")
+    __slots__ = ("_timestamps", "base_offset", "relative_offsets")
 
     def __init__(self, base_offset: Offset) -> None:
         self.base_offset = base_offset
         self._timestamps = array("q")
-        self._offsets = array("i")
+        self.relative_offsets = array("i")
 
     def __len__(self) -> int:
         return len(self._timestamps)
@@ -157,29 +157,29 @@ class TimeIndex:
         """(timestamp, offset) of the last entry; (-1, base offset) while there is none."""
         if not self._timestamps:
             return NO_TIMESTAMP, self.base_offset
-        return self._timestamps[-1], self.base_offset + self._offsets[-1]
+        return self._timestamps[-1], self.base_offset + self.relative_offsets[-1]
 
     def maybe_append(self, timestamp_ms: int, offset: Offset) -> bool:
         """Adds an entry if `timestamp_ms` is above all that is there. Returns whether it did."""
         if timestamp_ms <= (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
             return False
         self._timestamps.append(timestamp_ms)
-        self._offsets.append(offset - self.base_offset)
+        self.relative_offsets.append(offset - self.base_offset)
         return True
 
     def lookup(self, timestamp_ms: int) -> Offset:
         """The offset from which scanning forward meets the first record with a timestamp at or above `timestamp_ms`."""
         found = bisect_left(self._timestamps, timestamp_ms)
-        return self.base_offset + (self._offsets[found - 1] if found else 0)
+        return self.base_offset + (self.relative_offsets[found - 1] if found else 0)
 
     def truncate(self, end_offset: Offset) -> None:
         """Drops the entries for offsets at or after `end_offset` (exclusive end of what stays)."""
-        keep = bisect_left(self._offsets, end_offset - self.base_offset)
-        del self._offsets[keep:], self._timestamps[keep:]
+        keep = bisect_left(self.relative_offsets, end_offset - self.base_offset)
+        del self.relative_offsets[keep:], self._timestamps[keep:]
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
+        return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self.relative_offsets))
 
     @classmethod
     def decode(cls, content: bytes, base_offset: Offset) -> TimeIndex | None:
@@ -189,11 +189,11 @@ class TimeIndex:
         index = cls(base_offset)
         for timestamp_ms, relative in _TIME_ENTRY.iter_unpack(_without_trailing_zeros(content, TIME_ENTRY_BYTES)):
             index._timestamps.append(timestamp_ms)
-            index._offsets.append(relative)
+            index.relative_offsets.append(relative)
         return index if index._is_valid() else None
 
     def _is_valid(self) -> bool:
-        timestamps, offsets = self._timestamps, self._offsets
+        timestamps, offsets = self._timestamps, self.relative_offsets
         if not timestamps:
             return True
         return timestamps[0] >= 0 and offsets[0] >= 0 and _rises(timestamps) and list(offsets) == sorted(offsets)

@@ -294,7 +294,7 @@ class Segment:
             return True
         assert self._indexes is not None
         # The time index keeps one place for the entry that closing adds, and has the longer entries, though never more of them.
-        return (len(self._indexes[0]) + 2) * TIME_ENTRY_BYTES > limits.segment_index_bytes
+        return (len(self._indexes[0].relative_offsets) + 2) * TIME_ENTRY_BYTES > limits.segment_index_bytes
 
     def _jitter_ms(self, limits: RollLimits) -> int:
         """How much earlier than others this one is closed, so that the partitions of a broker don't all roll at once; always the same."""

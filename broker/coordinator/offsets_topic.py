@@ -123,7 +123,9 @@ class OffsetsTopic:
 
     def partition_of(self, group_id: str) -> int:
         """The partition that a group is kept in."""
-        return java_hash(group_id) % self.partition_count
+        topic = self._broker.metadata.image.topics.get(self.name)
+        count = len(topic.partitions) if topic is not None else self._settings.topic_partition_count
+        return java_hash(group_id) % count
 
     def coordinator_of(self, group_id: str) -> BrokerImage | ErrorCode:
         """The broker that coordinates a group: it leads the group's partition. Errors: COORDINATOR_NOT_AVAILABLE."""
@@ -131,7 +133,7 @@ class OffsetsTopic:
         topic = image.topics.get(self.name)
         if topic is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leader = topic.partitions[self.partition_of(group_id)].leader
+        leader = topic.partitions[java_hash(group_id) % len(topic.partitions)].leader
         found = image.brokers.get(leader) if leader != NO_LEADER else None
         return found if found is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
 

@@ -81,7 +81,7 @@ class CoordinatorRuntime(Generic[S]):
         """The state of one partition. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
         partition = self._replicas.find(self.topic, number)
         shard = self.shards.get(number)
-        if not isinstance(partition, ErrorCode) and shard is not None and shard.partition is partition and shard.leads:
+        if shard is not None and shard.partition is partition and shard.leads:
             return shard if shard.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if shard is not None:
             self._unload(shard)
@@ -125,19 +125,23 @@ class CoordinatorRuntime(Generic[S]):
             _answer(reply, response)
         if effects.then:
             log = shard.partition.log
+            end_offset = log.log_end_offset if effects.records else effects.barrier + 1
             if error != ErrorCode.NONE or (not effects.records and effects.barrier < committed_end(log)):
-                self._go_on(shard, effects.then, error)
+                self._go_on(shard, effects.then, error, effects)
             elif shard.unloaded:
-                self._go_on(shard, effects.then, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                self._go_on(shard, effects.then, ErrorCode.NOT_LEADER_OR_FOLLOWER, effects)
+            elif not shard.waiting and committed_end(log) >= end_offset:
+                self._go_on(shard, effects.then, ErrorCode.NONE, effects)
             else:
-                self.when_committed(shard, log.log_end_offset if effects.records else effects.barrier + 1, effects.then)
+                self._wait(shard, end_offset, effects.then)
         elif error != ErrorCode.NONE:
             self._log.warning("records of a coordinator were not kept", partition=str(shard.partition.topic_partition), error=error.name)
         for job in effects.jobs:
             run_in_slices(self._loop, self._clock, job.steps, partial(self._go_on_after_job, shard, job.go_on))
         for work in effects.work:
             self._worker.submit(work.call, partial(self._go_on_after_work, shard, work.go_on))
-        self._set_timer(shard)
+        if shard.groups.timers.has_sooner:
+            self._set_timer(shard)
 
     def _go_on_after_work(self, shard: Shard[S], go_on: Callable[[Any, Effects], None], result: Any) -> None:
         if isinstance(result, BaseException):
@@ -155,7 +159,10 @@ class CoordinatorRuntime(Generic[S]):
         """Go on when the log is committed up to `end_offset` (exclusive): now, if it is."""
         if not shard.waiting and committed_end(shard.partition.log) >= end_offset:
             self._go_on(shard, then, ErrorCode.NONE)
-            return
+        else:
+            self._wait(shard, end_offset, then)
+
+    def _wait(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
         shard.wait(end_offset, self._clock.monotonic_ms() + shard.groups.settings.commit_timeout_ms, then)
         self._ask(shard)
 
@@ -193,14 +200,15 @@ class CoordinatorRuntime(Generic[S]):
             offset += len(change.values) if type(change) is OffsetCommits else 1
         return ErrorCode.NONE
 
-    def _go_on(self, shard: Shard[S], then: list[Then], error: ErrorCode) -> None:
+    def _go_on(self, shard: Shard[S], then: list[Then], error: ErrorCode, before: Effects | None = None) -> None:
+        """Carry out what follows; at the time of what it follows from, where that was made in this very turn."""
         effects: Effects | None = None
         for go_on in then:
             if type(go_on) is Promise:
                 _answer(go_on.reply, go_on.outcome(error))
                 continue
             if effects is None:
-                effects = self.effects()
+                effects = self.effects() if before is None else Effects(before.now_ms, before.wall_ms)
             go_on(error, effects)
         if effects is not None:
             self.carry_out(shard, effects)
@@ -227,8 +235,12 @@ class CoordinatorRuntime(Generic[S]):
     # ------------------------------------------------------------------ time
     def _set_timer(self, shard: Shard[S]) -> None:
         """Have one timer for all coordinators, for the earliest deadline or before it."""
-        next_ms = shard.groups.timers.next_ms
-        if next_ms is None or self._closed or not shard.loaded or (self._timer is not None and self._timer_ms <= next_ms):
+        timers = shard.groups.timers
+        if self._closed or not shard.loaded:
+            return
+        timers.has_sooner = False
+        next_ms = timers.next_ms
+        if next_ms is None or (self._timer is not None and self._timer_ms <= next_ms):
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -15,9 +15,11 @@ class Timers(Generic[K]):
     The heap holds for each key one place at or before its deadline; a place that has come too early is put in anew.
     """
 
-    __slots__ = ("_count", "_deadlines", "_heap", "_places")
+    __slots__ = ("_count", "_deadlines", "_heap", "_places", "has_sooner")
 
     def __init__(self) -> None:
+        self.has_sooner = False
+        """Whether a deadline was set before all others. Who looks at `next_ms` takes this back, and needn't look again until it is so."""
         self._deadlines: dict[K, int] = {}
         self._places: dict[K, tuple[int, int]] = {}
         self._heap: list[tuple[int, int, K]] = []
@@ -68,7 +70,10 @@ class Timers(Generic[K]):
     def _put(self, key: K, deadline_ms: int) -> None:
         self._count += 1
         self._places[key] = (deadline_ms, self._count)
-        heappush(self._heap, (deadline_ms, self._count, key))
+        place = (deadline_ms, self._count, key)
+        heappush(self._heap, place)
+        if self._heap[0] is place:
+            self.has_sooner = True
 
     def _sweep(self) -> None:
         """Drop what is left of cancelled keys, when it is most of the heap: a client may come and go as often as it likes."""

@@ -52,6 +52,17 @@ def test_a_timer_can_be_set_earlier():
     assert timers.take_due(99) is None
 
 
+def test_timers_tell_of_a_deadline_before_all_others_and_of_no_other():
+    """Protects those who wait: the one timer of all coordinators is set anew for just these."""
+    timers: Timers[str] = Timers()
+    told = []
+    for key, deadline_ms in (("first", 20), ("later", 30), ("as soon", 20), ("sooner", 10), ("later", 5), ("sooner", 40)):
+        timers.has_sooner = False
+        timers.schedule(key, deadline_ms)
+        told.append(timers.has_sooner)
+    assert told == [True, False, False, True, True, False]
+
+
 def test_cancelled_timers_leave_nothing_behind():
     timers: Timers[int] = Timers()
     for key in range(10_000):
