@@ -13,15 +13,17 @@ Source: Kafka's TransactionLogKey/Value, `TransactionLog`.
 from __future__ import annotations
 
 import struct
-from typing import Annotated, ClassVar, Final
+from functools import lru_cache
+from typing import Annotated, ClassVar, Final, Protocol
 
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.primitives import unsigned_varint
 from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, String, Tagged, Versions
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
 
 TRANSACTION_TYPE: Final = 0
 TRANSACTION_VERSION: Final = 1
@@ -29,6 +31,17 @@ TRANSACTION_VERSION: Final = 1
 _INT16 = struct.Struct(">h")
 _KEY_TYPE = _INT16.pack(TRANSACTION_TYPE)
 _VALUE_VERSION = _INT16.pack(TRANSACTION_VERSION)
+_VALUE_START = struct.Struct(">hqhib")
+"""Version, producer id, producer epoch, timeout, status."""
+
+_TIMES = struct.Struct(">qq")
+_CLIENT_VERSION = struct.Struct(">BBBh")
+"""One tagged field, its tag, its size, and what it says."""
+
+REMEMBERED_PARTITIONS: Final = 1024
+REMEMBERED_PARTITIONS_MAX: Final = 16
+"""The encoded partitions of so many transactions are kept, of those with no more than these: producers write to the same ones again and
+again. Some megabytes at most."""
 
 
 class TransactionLogKey(ApiMessage, kw_only=True):
@@ -71,6 +84,66 @@ class TransactionRecord(msgspec.Struct, frozen=True):
 
     transactional_id: str
     value: TransactionLogValue | None
+
+
+class TransactionState(Protocol):
+    """What `TransactionLogValue` says, as a coordinator has it. Without partitions there is no list of them."""
+
+    @property
+    def transactional_id(self) -> str: ...
+    @property
+    def producer_id(self) -> ProducerId: ...
+    @property
+    def producer_epoch(self) -> ProducerEpoch: ...
+    @property
+    def timeout_ms(self) -> int: ...
+    @property
+    def state(self) -> int: ...
+    @property
+    def partitions(self) -> frozenset[TopicPartition]: ...
+    @property
+    def updated_ms(self) -> int: ...
+    @property
+    def started_ms(self) -> int: ...
+    @property
+    def client_version(self) -> int: ...
+
+
+def encode_plain_transaction(transaction: TransactionState) -> CoordinatorRecord:
+    """The record that keeps a transactional id whose producer id isn't changing, as nearly all are, and that of nearly every step.
+
+    What the codec makes, in a fraction of the time: a transaction writes four of these.
+    """
+    name = transaction.transactional_id.encode()
+    partitions = transaction.partitions
+    listed = _remembered_partitions(partitions) if len(partitions) <= REMEMBERED_PARTITIONS_MAX else _encode_partitions(partitions)
+    value = (
+        _VALUE_START.pack(
+            TRANSACTION_VERSION, transaction.producer_id, transaction.producer_epoch, transaction.timeout_ms, transaction.state
+        )
+        + listed
+        + _TIMES.pack(transaction.updated_ms, transaction.started_ms)
+    )
+    client_version = transaction.client_version
+    return _KEY_TYPE + _INT16.pack(len(name)) + name, value + (_CLIENT_VERSION.pack(1, 2, 2, client_version) if client_version else b"\0")
+
+
+def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
+    """The compact array of topics with their partitions, or null."""
+    if not partitions:
+        return b"\0"
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    out = bytearray(unsigned_varint(len(topics) + 1))
+    for topic, numbers in topics.items():
+        name = topic.encode()
+        out += unsigned_varint(len(name) + 1) + name + unsigned_varint(len(numbers) + 1)
+        out += struct.pack(f">{len(numbers)}ix", *numbers)
+    return bytes(out)
+
+
+_remembered_partitions = lru_cache(REMEMBERED_PARTITIONS)(_encode_partitions)
 
 
 def encode_transaction(transactional_id: str, value: TransactionLogValue | None) -> CoordinatorRecord:

@@ -15,7 +15,13 @@ from typing import Final
 
 import msgspec
 
-from lowtide.protocol.transaction_records import PartitionsSchema, TransactionLogValue
+from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.transaction_records import (
+    PartitionsSchema,
+    TransactionLogValue,
+    encode_plain_transaction,
+    encode_transaction,
+)
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId, TopicPartition
 
 EPOCH_MAX: Final = 2**15 - 1
@@ -107,6 +113,12 @@ class Transaction(msgspec.Struct, kw_only=True):
     def check_may_become(self, state: TransactionState) -> None:
         """Fails on a state that can't follow: that is our own bug, found before it is kept."""
         assert self.state in _PRECEDED_BY[state], f"{self.transactional_id}: {STATE_NAMES[self.state]} to {STATE_NAMES[state]}"
+
+    def as_record(self) -> CoordinatorRecord:
+        """Its record."""
+        if self.previous_producer_id == NO_PRODUCER_ID == self.next_producer_id:
+            return encode_plain_transaction(self)
+        return encode_transaction(self.transactional_id, self.as_value())
 
     def as_value(self) -> TransactionLogValue:
         """What its record says."""

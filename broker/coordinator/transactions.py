@@ -58,9 +58,10 @@ class TransactionPorts(Protocol):
         ...
 
 
-class TransactionChange(TransactionRecord, frozen=True):
-    """A record that was just appended, with the state that it says and what it doesn't."""
+class TransactionChange(msgspec.Struct, frozen=True):
+    """A record that was just appended: the state that it says, with what it doesn't; None for one that takes it back."""
 
+    transactional_id: str
     state: Transaction | None
 
 
@@ -131,9 +132,8 @@ class Transactions:
         self._append(name, state, effects, then)
 
     def _append(self, name: str, state: Transaction | None, effects: Effects, then: OnError) -> None:
-        value = state.as_value() if state is not None else None
-        effects.records.append(encode_transaction(name, value))
-        effects.changes.append(TransactionChange(name, value, state))
+        effects.records.append(state.as_record() if state is not None else encode_transaction(name, None))
+        effects.changes.append(TransactionChange(name, state))
         self._unsettled.add(name)
 
         def go_on(error: ErrorCode, later: Effects) -> None:
