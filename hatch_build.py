@@ -23,6 +23,7 @@ SOURCES = (
     "protocol/native/arguments.c",
     "protocol/native/keys.c",
     "protocol/native/module.c",
+    "protocol/native/plain.c",
     "protocol/native/records.c",
     "protocol/native/rows.c",
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
+from lowtide.protocol import native
 from lowtide.protocol.records import CURRENT_MAGIC, append_varint
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
@@ -55,6 +56,15 @@ def encode_plain_batch(
     `attributes` may say that it is transactional, and a marker; there is no sequence.
     """
     assert records, "a batch has at least one record"
+    count = len(records)
+    head = _AFTER_CRC.pack(attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, count)
+    payload = native.compiled.plain_records(head, records) if native.compiled is not None else None
+    if payload is None:
+        payload = head + _plain_records(records)
+    return _UP_TO_CRC.pack(CURRENT_MAGIC, crc32c(payload)) + payload
+
+
+def _plain_records(records: Sequence[tuple[bytes | None, bytes | None]]) -> bytes:
     varints = _VARINTS
     pieces: list[bytes] = []
     for delta, (key, value) in enumerate(records):
@@ -62,8 +72,4 @@ def encode_plain_batch(
         valued = _ABSENT if value is None else varints[len(value)] + value
         body = b"\0\0" + varints[delta] + keyed + valued + _NO_HEADERS
         pieces += (varints[len(body)], body)
-    count = len(records)
-    payload = _AFTER_CRC.pack(
-        attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, count
-    ) + b"".join(pieces)
-    return _UP_TO_CRC.pack(CURRENT_MAGIC, crc32c(payload)) + payload
+    return b"".join(pieces)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 1
+VERSION: Final = 2
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -79,6 +79,9 @@ class CompiledWalk(Protocol):
 
     def copy_keys(self, table: array[int], larger: array[int], /) -> None:
         """Puts the keys of a table into one with more places, which is empty."""
+
+    def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
+        """`head`, and behind it keys and values as the records of a batch, all of its first timestamp. Only of a list."""
 
     def retain(
         self,

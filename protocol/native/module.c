@@ -4,12 +4,13 @@
    Buffers are exported while they are used, so that nobody can resize them. */
 
 #include "arguments.h"
+#include "plain.h"
 #include "records.h"
 
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 1
+#define WALK_VERSION 2
 
 static PyObject *walk_records_(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
@@ -433,6 +434,7 @@ static PyMethodDef functions[] = {
     FUNCTION("copy_keys", copy_keys),
     FUNCTION("hash_key", hash_key_),
     FUNCTION("note_keys", note_keys_),
+    FUNCTION("plain_records", plain_records),
     FUNCTION("retain", retain),
     FUNCTION("walk_records", walk_records_),
     {NULL, NULL, 0, NULL},

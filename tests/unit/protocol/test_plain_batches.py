@@ -1,12 +1,20 @@
-"""The batches that a broker writes itself: byte for byte what the builder of any batch makes."""
+"""The batches that a broker writes itself: byte for byte what the builder of any batch makes, in both forms."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lowtide.protocol import native
 from lowtide.protocol.plain_batches import encode_plain_batch
 from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_BIT, build_batch
+
+from .columns import needs_compiled
+
+pytestmark = pytest.mark.usefixtures("walk_form")
 
 NOW = 1_700_000_000_000
 CONTENT = st.none() | st.binary(max_size=200) | st.integers(0, 3000).map(bytes)
@@ -24,3 +32,19 @@ def test_the_bytes_are_those_of_any_batch(
     rows = [(now, key, value, ()) for key, value in records]
     whole = build_batch(rows, producer_id=producer_id, producer_epoch=epoch, is_transactional=transactional, is_control=control)
     assert tail == whole[MAGIC_POSITION:]
+
+
+@needs_compiled
+def test_what_isnt_plain_is_left_to_the_plain_form() -> None:
+    """Protects the C code's promise: it reads nothing but lists of pairs of bytes, and leaves everything else alone."""
+    if native.compiled is None:
+        pytest.skip("this is the plain form's turn")
+    compiled = native.compiled.plain_records
+    strange: list[Any] = [(b"k",), (b"k", b"v", b"x"), [b"k", b"v"], (b"k", "v"), (1, b"v"), (bytearray(b"k"), b"v"), None]
+    assert [compiled(b"", [(b"k", b"v"), pair]) for pair in strange] == [None] * len(strange)
+    no_lists: list[Any] = [((b"k", b"v"),), None, b"kv", {}]
+    assert [compiled(b"", rows) for rows in no_lists] == [None] * len(no_lists)
+    assert [compiled(head, []) for head in (bytearray(b"h"), None, "h")] == [None] * 3  # type: ignore[arg-type]
+    assert compiled(b"head", []) == b"head"
+    with pytest.raises(TypeError):
+        compiled(b"head")  # type: ignore[call-arg]

@@ -1,0 +1,105 @@
+/* Pairs of keys and values to the records of a batch: see plain.h. Other than the rest this reads Python's objects, for that is all
+   there is to it. Nothing here lets other Python code run, so what was measured is what is written. */
+
+#include "plain.h"
+
+#include "records.h"
+
+#include <string.h>
+
+/* As much as a batch may have of them, and no more than an int32 by far. */
+#define PLAIN_BYTES_MAX (1 << 30)
+
+/* The bytes of a key or value, which are the object's; a size of -1 for None. False for anything else. */
+static bool as_content(PyObject *object, const char **bytes, Py_ssize_t *size)
+{
+    if (object == Py_None) {
+        *size = -1;
+        return true;
+    }
+    if (object == NULL || !PyBytes_Check(object)) {
+        return false;
+    }
+    *bytes = PyBytes_AsString(object);
+    *size = PyBytes_Size(object);
+    return *size <= PLAIN_BYTES_MAX;
+}
+
+struct plain_record {
+    const char *key, *value;
+    Py_ssize_t key_size, value_size;
+    size_t body;
+};
+
+/* Reads the pair at `number`, which has that offset delta. */
+static bool as_record(PyObject *records, Py_ssize_t number, struct plain_record *record)
+{
+    PyObject *pair = PyList_GetItem(records, number);
+    if (pair == NULL || !PyTuple_Check(pair) || PyTuple_Size(pair) != 2 || !as_content(item(pair, 0), &record->key, &record->key_size) ||
+        !as_content(item(pair, 1), &record->value, &record->value_size)) {
+        return false;
+    }
+    /* Attributes, the timestamp delta and the count of headers are a zero each. */
+    record->body = 3 + varint_size(number) + varint_size(record->key_size) + varint_size(record->value_size);
+    record->body += (size_t)(record->key_size > 0 ? record->key_size : 0) + (size_t)(record->value_size > 0 ? record->value_size : 0);
+    return true;
+}
+
+static uint8_t *write_content(uint8_t *at, const char *bytes, Py_ssize_t size)
+{
+    at = write_varint(at, size);
+    if (size > 0) {
+        memcpy(at, bytes, (size_t)size);
+        at += size;
+    }
+    return at;
+}
+
+static uint8_t *write_plain(uint8_t *at, Py_ssize_t number, const struct plain_record *record)
+{
+    at = write_varint(at, (int64_t)record->body);
+    *at++ = 0;
+    *at++ = 0;
+    at = write_varint(at, number);
+    at = write_content(at, record->key, record->key_size);
+    at = write_content(at, record->value, record->value_size);
+    *at++ = 0;
+    return at;
+}
+
+PyObject *plain_records(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    struct views views = {.count = 0};
+    struct plain_record record;
+    const char *head;
+    Py_ssize_t head_size;
+    if (!has_arguments(given, 2)) {
+        return NULL;
+    }
+    if (!as_content(arguments[0], &head, &head_size) || head_size < 0 || !PyList_Check(arguments[1])) {
+        return leave_to_plain_form(&views);
+    }
+    Py_ssize_t count = PyList_Size(arguments[1]);
+    size_t size = (size_t)head_size;
+    for (Py_ssize_t number = 0; number < count; number++) {
+        if (!as_record(arguments[1], number, &record)) {
+            return leave_to_plain_form(&views);
+        }
+        size += varint_size((int64_t)record.body) + record.body;
+        if (size > PLAIN_BYTES_MAX) {
+            return leave_to_plain_form(&views);
+        }
+    }
+    PyObject *written = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (written == NULL) {
+        return NULL;
+    }
+    uint8_t *at = (uint8_t *)PyBytes_AsString(written);
+    memcpy(at, head, (size_t)head_size);
+    at += head_size;
+    for (Py_ssize_t number = 0; number < count && as_record(arguments[1], number, &record); number++) {
+        at = write_plain(at, number, &record);
+    }
+    return written;
+}
