@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of a topic's and a broker's keys: values, where they come from, and who would give them otherwise.
+"""What DescribeConfigs tells of the keys of topics, brokers and groups: values, where they come from, and who would give them otherwise.
 
 Guards: the value of a secret never leaves. Decisions only. Sources: KIP-226 (sources, synonyms), KIP-569 (types, documentation), Kafka's
 `ConfigHelper`.
@@ -15,6 +15,7 @@ import msgspec
 from lowtide.broker.config import BROKER_KEYS, FREE_PREFIXES, ConfigError, broker_key
 from lowtide.broker.config_dynamic import DYNAMIC_KEYS, BrokerConfigs
 from lowtide.broker.config_key import ConfigKey, Type, Value, value_text
+from lowtide.broker.config_keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config_keys_topics import TOPIC_KEYS
 from lowtide.broker.config_topics import BROKER_SYNONYMS, ConfigSource
 
@@ -82,6 +83,20 @@ def describe_topic(defaults: Mapping[str, ConfigEntry], overrides: Mapping[str, 
             synonyms = (Synonym(key.name, value, source), *entry.synonyms)
             entry = msgspec.structs.replace(entry, value=value, source=source, synonyms=synonyms)
         entries.append(entry)
+    return entries
+
+
+def describe_group(configs: BrokerConfigs, overrides: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
+    """The keys of a group that sets `overrides`: those `wanted`, or all. What isn't a key is left out."""
+    layers = _layers(configs)
+    entries = []
+    for key in _chosen(KEYS_OF_GROUPS, wanted):
+        assert key.broker_key is not None, key.name
+        value, synonyms = overrides.get(key.name), _synonyms(layers, key.broker_key)
+        if value is not None:
+            synonyms = (Synonym(key.name, value, ConfigSource.DYNAMIC_GROUP), *synonyms)
+        shown = _text(configs.current.values[key.broker_key]) if value is None else value
+        entries.append(ConfigEntry(key.name, shown, synonyms[0].source, synonyms, WireType[key.type.name], key.doc))
     return entries
 
 

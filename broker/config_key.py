@@ -57,6 +57,7 @@ class Scope(Enum):
 
     BROKER = "broker"
     TOPIC = "topic"
+    GROUP = "group"
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -145,7 +146,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
     """A key that Apache Kafka has for its own tests."""
     scope: Scope = Scope.BROKER
     broker_key: str | None = None
-    """For a topic's key: the broker's key that gives its default."""
+    """For a topic's or group's key: the broker's key that gives its default."""
 
     def parse(self, text: str) -> Value:
         """Read a text.

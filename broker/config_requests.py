@@ -92,17 +92,6 @@ def check_logger_changes(name: str, node_id: BrokerId, changes: Sequence[KeyChan
     return Refusal(ErrorCode.INVALID_CONFIG, f"Logger {first.name} does not exist!")
 
 
-def check_group_configs(name: str, wanted: Mapping[str, str]) -> Refusal | None:
-    """Why nothing can be set on a group. Refusals: INVALID_REQUEST without a name, INVALID_CONFIG for every key."""
-    if not name:
-        return Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
-    if wanted:
-        return Refusal(
-            ErrorCode.INVALID_CONFIG, f"Unknown group config name: {next(iter(wanted))}. This broker keeps no settings of groups."
-        )
-    return None
-
-
 def check_client_metrics_configs(name: str, wanted: Mapping[str, str]) -> Refusal | None:
     """Why clients' metrics can't be subscribed to. Refusals: INVALID_REQUEST without a name, and for every key."""
     if not name:

@@ -3,10 +3,10 @@
 A change is checked in Kafka's order, written to the metadata with a comparison against what it was decided on, and answered when this
 broker runs on it. When somebody else changed the same resource meanwhile, it is decided anew on what they left.
 
-Lowtide has topics and brokers to configure. It keeps no settings for groups and clients' metrics, and has no loggers whose level could be
-set: those resources are told to be empty, and each of their keys to be unknown.
+Lowtide has topics, brokers and groups to configure; a group need not be there. It keeps no settings for clients' metrics, and has no
+loggers whose level could be set: those resources are told to be empty, and each of their keys to be unknown.
 
-Sources: KIP-226, KIP-339; Kafka's `ConfigAdminManager`, `ConfigurationControlManager`, `ControllerConfigurationValidator`.
+Sources: KIP-226, KIP-339, KIP-848; Kafka's `ConfigAdminManager`, `ConfigurationControlManager`, `ControllerConfigurationValidator`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from lowtide.broker.config import BROKER_KEYS
-from lowtide.broker.config_describe import ConfigEntry, describe_all_brokers, describe_broker, describe_topic, describe_topic_defaults
+from lowtide.broker.config_describe import (
+    ConfigEntry,
+    describe_all_brokers,
+    describe_broker,
+    describe_group,
+    describe_topic,
+    describe_topic_defaults,
+)
+from lowtide.broker.config_groups import validate_group_configs
 from lowtide.broker.config_key import ConfigError, Type
 from lowtide.broker.config_requests import (
     REPEATED,
@@ -26,7 +34,6 @@ from lowtide.broker.config_requests import (
     Resource,
     ResourceType,
     check_client_metrics_configs,
-    check_group_configs,
     check_logger_changes,
     check_node_id,
     repeated_resources,
@@ -38,7 +45,7 @@ from lowtide.metadata.errors import ConflictError, FencedError, SessionError
 from lowtide.metadata.image import NOTHING_SET, MetadataImage
 from lowtide.metadata.store import AmbiguousError, MetadataStoreError, Revision
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.configs import KeyChange, change_configs, plan_broker_configs, plan_topic_configs
+from lowtide.replication.configs import KeyChange, change_configs, plan_broker_configs, plan_group_configs, plan_topic_configs
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import check_topic_name
 
@@ -97,7 +104,7 @@ class ConfigAdministrator:
     # Changing
 
     async def alter(self, resource: Resource, changes: Sequence[KeyChange], *, validate_only: bool) -> Refusal | None:
-        """Change keys of a resource. Refusals: those of `config_requests`, `_plan_topic`, `_plan_broker` and `_carry_out`."""
+        """Change keys of a resource. Refusals: those of `config_requests`, of the resource's plan, and `_carry_out`."""
         if resource.type is ResourceType.BROKER_LOGGER:
             return check_logger_changes(resource.name, self._node_id, changes)
 
@@ -133,11 +140,10 @@ class ConfigAdministrator:
             return self._plan_topic(image, resource.name, decide)
         if resource.type is ResourceType.BROKER:
             return self._plan_broker(image, resource.name, decide)
+        if resource.type is ResourceType.GROUP:
+            return self._plan_group(image, resource.name, decide)
         wanted = decide({})
-        if isinstance(wanted, Refusal):
-            return wanted
-        check = check_group_configs if resource.type is ResourceType.GROUP else check_client_metrics_configs
-        return check(resource.name, wanted) or NO_CHANGE
+        return wanted if isinstance(wanted, Refusal) else check_client_metrics_configs(resource.name, wanted) or NO_CHANGE
 
     def _plan_topic(self, image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
         """Refusals: INVALID_REQUEST without a name, INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, in this order."""
@@ -171,6 +177,16 @@ class ConfigAdministrator:
         except ConfigError as error:
             return Refusal(ErrorCode.INVALID_REQUEST, str(error))
         return plan_broker_configs(image, own_name, wanted)
+
+    def _plan_group(self, image: MetadataImage, group_id: str, decide: Decide) -> ChangePlan | Refusal:
+        """Refusals: INVALID_REQUEST without an id, INVALID_CONFIG, POLICY_VIOLATION."""
+        wanted = decide(image.group_configs.get(group_id, NOTHING_SET).configs)
+        if isinstance(wanted, Refusal):
+            return wanted
+        if not group_id:
+            return Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        checked = validate_group_configs(self._configs.current.values, wanted)
+        return checked if isinstance(checked, Refusal) else plan_group_configs(image, group_id, checked)
 
     async def _carry_out(self, plan: ChangePlan, resource: Resource) -> Refusal | None:
         """Write a plan, and wait until this broker and its logs run on it.
@@ -219,18 +235,27 @@ class ConfigAdministrator:
         """
         name = resource.name
         if resource.type is ResourceType.TOPIC:
-            reason = check_topic_name(name)
-            if reason is not None:
-                return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
-            topic = self.broker.metadata.image.topics.get(name)
-            if topic is None:
-                return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-            return describe_topic(topic_defaults, topic.configs, wanted)
+            return self._describe_topic(name, wanted, topic_defaults)
         if resource.type is ResourceType.BROKER:
             return self._describe_broker(name, wanted)
         if resource.type is ResourceType.BROKER_LOGGER:
             return check_node_id(name, self._node_id) or []
-        return [] if name else Refusal(ErrorCode.INVALID_REQUEST, f"The name of a {resource.type.name} must not be empty")
+        if not name:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"The name of a {resource.type.name} must not be empty")
+        if resource.type is ResourceType.GROUP:
+            return describe_group(self._configs, self.broker.metadata.image.group_configs.get(name, NOTHING_SET).configs, wanted)
+        return []
+
+    def _describe_topic(
+        self, name: str, wanted: Sequence[str] | None, topic_defaults: Mapping[str, ConfigEntry]
+    ) -> list[ConfigEntry] | Refusal:
+        reason = check_topic_name(name)
+        if reason is not None:
+            return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        topic = self.broker.metadata.image.topics.get(name)
+        if topic is None:
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return describe_topic(topic_defaults, topic.configs, wanted)
 
     def _describe_broker(self, name: str, wanted: Sequence[str] | None) -> list[ConfigEntry] | Refusal:
         if not name:
@@ -238,12 +263,13 @@ class ConfigAdministrator:
         return check_node_id(name, self._node_id) or describe_broker(self._configs, wanted)
 
     def list(self, wanted: frozenset[ResourceType]) -> list[Resource]:
-        """All resources of these types. Of groups and clients' metrics there are none."""
+        """All resources of these types: the groups on which something is set. Of clients' metrics there are none."""
         image = self.broker.metadata.image
         names: dict[ResourceType, list[str]] = {
             ResourceType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
             ResourceType.BROKER: [str(broker_id) for broker_id in image.brokers],
             ResourceType.TOPIC: list(image.topics),
+            ResourceType.GROUP: list(image.group_configs),
         }
         return [Resource(kind, name) for kind, of_kind in names.items() if kind in wanted for name in of_kind]
 

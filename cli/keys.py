@@ -11,6 +11,7 @@ from lowtide.broker.config_dynamic import DYNAMIC_KEYS
 from lowtide.broker.config_key import ConfigKey
 from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config_keys_groups import GROUP_KEYS
+from lowtide.broker.config_keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config_keys_remote import REMOTE_KEYS
 from lowtide.broker.config_keys_security import SECURITY_KEYS
 from lowtide.broker.config_keys_server import SERVER_KEYS
@@ -26,8 +27,8 @@ Every key, as `lowtide keys` prints it. Names, types, defaults and limits are th
 
 A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is `log.dirs`) and from
 `--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says whether Lowtide does what the key
-says; the other keys are checked and kept, and named in one warning at the start when somebody gives them. A topic's keys, and those of a
-broker that are marked *while running*, can be changed at any time with the tools and clients that change Kafka's.
+says; the other keys are checked and kept, and named in one warning at the start when somebody gives them. A topic's and a group's keys,
+and those of a broker that are marked *while running*, can be changed at any time with the tools and clients that change Kafka's.
 
 Also taken, checked as their last part and without effect yet: `listener.name.<listener>.<key>`, `config.providers.<name>.<key>`,
 `rsm.config.<key>` and `rlmm.config.<key>`.
@@ -53,7 +54,14 @@ def configuration_page() -> str:
     """The whole page. Keys that Kafka has for its own tests are left out."""
     parts = [_HEAD, "\n## Lowtide's own keys\n\n", _own_keys(), "\n## Topics\n\n"]
     parts.append("Given when a topic is created, or later. A topic that doesn't set a key follows the broker's key beside it.\n\n")
-    parts.append(_table(TOPIC_KEYS, of_topics=True))
+    parts.append(_table(TOPIC_KEYS, follow_brokers=True))
+    parts.append(
+        "\n## Single groups\n\nSet on a group whose partitions the broker assigns, before it is there or later, within the broker's\n"
+    )
+    parts.append(
+        "`group.consumer.min.*` and `group.consumer.max.*`. A group that doesn't set a key follows the broker's key beside it.\n\n"
+    )
+    parts.append(_table(KEYS_OF_GROUPS, follow_brokers=True))
     for title, table in _BROKER_TABLES:
         parts.append(f"\n## {title}\n\n")
         parts.append(_table(table))
@@ -71,14 +79,14 @@ def _own_keys() -> str:
     return "".join(rows)
 
 
-def _table(table: Iterable[ConfigKey], *, of_topics: bool = False) -> str:
-    extra = " broker's key |" if of_topics else ""
-    rows = [f"| key | default | allowed |{extra} does | meaning |\n|---|---|---|{'---|' if of_topics else ''}---|---|\n"]
+def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:
+    extra = " broker's key |" if follow_brokers else ""
+    rows = [f"| key | default | allowed |{extra} does | meaning |\n|---|---|---|{'---|' if follow_brokers else ''}---|---|\n"]
     for key in sorted(table, key=lambda key: key.name):
         if key.internal:
             continue
-        broker_key = "" if not of_topics else f" {_code(key.broker_key)} |"
-        does = ("yes" if key.enforced else "no") + (", *while running*" if not of_topics and key.name in DYNAMIC_KEYS else "")
+        broker_key = "" if not follow_brokers else f" {_code(key.broker_key)} |"
+        does = ("yes" if key.enforced else "no") + (", *while running*" if not follow_brokers and key.name in DYNAMIC_KEYS else "")
         rows.append(f"| `{key.name}` | {_default(key)} | {key.describe_allowed()} |{broker_key} {does} | {key.doc} |\n")
     return "".join(rows)
 

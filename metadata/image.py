@@ -80,7 +80,7 @@ class ImageDelta(msgspec.Struct, frozen=True):
 
     `topics_changed` are topics that were and are, with another partition or configuration. `brokers_changed` are those that came, went or
     registered anew, and those with another wish to stop, other offline replicas or other marks, or that were unregistered.
-    `broker_configs_changed` are names as in `MetadataImage.broker_configs`.
+    `broker_configs_changed` are names as in `MetadataImage.broker_configs`. What is set on groups takes effect where it is looked up.
     """
 
     topics_created: tuple[TopicImage, ...] = ()
@@ -108,7 +108,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
     exist (yet, or any more), by topic id. `broker_configs` has what was set on brokers while they run, by a broker's id in decimal, and
     under the empty name what was set on all of them. `shutdowns`, `offline_replicas` and `stale_marks` tell more of brokers, by their ids
     (`broker_image`); ask the methods instead. `known_brokers` are all that ever registered and weren't unregistered, as they registered
-    last. The mappings must not be changed.
+    last. `group_configs` has what is set on groups, by their ids. The mappings must not be changed.
     """
 
     revision: Revision = 0
@@ -126,6 +126,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
     features: FeaturesRecord = NO_FEATURES
     features_revision: Revision = 0
     known_brokers: Mapping[BrokerId, BrokerImage] = {}
+    group_configs: Mapping[str, ConfigImage] = {}
 
     @classmethod
     def load(cls, pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes) -> MetadataImage:
@@ -244,6 +245,14 @@ def _changed_configs(old: Mapping[str, ConfigImage], new: Mapping[str, ConfigIma
     return tuple(name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
 
 
+def _take_over(configs: dict[str, ConfigImage], name: str, key: bytes, change: KeyValue | Event) -> None:
+    """Change what is set under a name."""
+    if change.value is None:
+        configs.pop(name, None)
+    else:
+        configs[name] = ConfigImage(decode(key, change.value, dict[str, str]), change.modify_revision)
+
+
 class _ImageChange:
     """One step from an image to the next. Copies a mapping at most once, and only if it changes."""
 
@@ -256,6 +265,7 @@ class _ImageChange:
         self._topic_names: dict[TopicId, str] | None = None
         self._loose: dict[TopicId, Mapping[int, PartitionImage]] | None = None
         self._broker_configs: dict[str, ConfigImage] | None = None
+        self._group_configs: dict[str, ConfigImage] | None = None
         self.touched_names: dict[str, None] = {}
         seen = BrokersImage(image.brokers, image.shutdowns, image.offline_replicas, image.stale_marks, image.known_brokers)
         self.brokers = BrokersChange(seen)
@@ -309,6 +319,7 @@ class _ImageChange:
             brokers.stale_marks,
             *self._features,
             brokers.known,
+            old.group_configs if self._group_configs is None else self._group_configs,
         )
 
     def _apply_other(self, key: bytes, change: KeyValue | Event) -> None:
@@ -320,18 +331,15 @@ class _ImageChange:
         elif key == keys.CLUSTER_ID and value is not None:
             self._cluster_id = value.decode()
         elif key.startswith(keys.BROKER_CONFIGS):
-            self._apply_broker_config(key, change)
+            if self._broker_configs is None:
+                self._broker_configs = dict(self._old.broker_configs)
+            _take_over(self._broker_configs, keys.parse_broker_config(key), key, change)
+        elif key.startswith(keys.GROUP_CONFIGS):
+            if self._group_configs is None:
+                self._group_configs = dict(self._old.group_configs)
+            _take_over(self._group_configs, keys.parse_group_config(key), key, change)
         elif key == keys.FEATURES:
             self._features = (NO_FEATURES, 0) if value is None else (decode(key, value, FeaturesRecord), change.modify_revision)
-
-    def _apply_broker_config(self, key: bytes, change: KeyValue | Event) -> None:
-        if self._broker_configs is None:
-            self._broker_configs = dict(self._old.broker_configs)
-        name = keys.parse_broker_config(key)
-        if change.value is None:
-            self._broker_configs.pop(name, None)
-        else:
-            self._broker_configs[name] = ConfigImage(decode(key, change.value, dict[str, str]), change.modify_revision)
 
     def _apply_partitions(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
         """Change the partitions of a topic. Those beyond its count stay loose until its record counts them."""

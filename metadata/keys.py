@@ -17,11 +17,12 @@
 | `parts/<topic id>/<number, six digits>` | `PartitionRecord` | with its topic; without one it is invisible and is swept |
 | `config/topic/<name>` | map of strings | with its topic |
 | `config/broker/<id>`, `config/broker-default` | map of strings | while anything is set: of one broker, of all |
+| `config/group/<id>` | map of strings | while anything is set on that group, whether or not there is one |
 | `producer_ids/next` | number | for ever, one block more per grant |
 | `adoption` | `1` | while topics are being taken over that were found on disk |
 
 Partitions stand under the topic's **id**, so that a topic deleted and made anew can't revive the state of the old one. Topic names
-consist of letters, digits, `.`, `_` and `-`, so a name never holds the separator.
+consist of letters, digits, `.`, `_` and `-`, so a name never holds the separator; a group's id may, and is the rest of its key.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ PARTITIONS: Final = b"parts/"
 TOPIC_CONFIGS: Final = b"config/topic/"
 BROKER_CONFIGS: Final = b"config/broker"
 """What both keys of a broker's configuration begin with."""
+
+GROUP_CONFIGS: Final = b"config/group/"
 
 SHUTDOWNS: Final = b"shutdown/"
 OFFLINE: Final = b"offline/"
@@ -127,6 +130,16 @@ def broker_config(name: str) -> bytes:
 def parse_broker_config(key: bytes) -> str:
     """The inverse of `broker_config`."""
     return key.removeprefix(BROKER_CONFIGS).removeprefix(b"/").removeprefix(b"-default").decode()
+
+
+def group_config(group_id: str) -> bytes:
+    """What was set on a group."""
+    return GROUP_CONFIGS + group_id.encode()
+
+
+def parse_group_config(key: bytes) -> str:
+    """The inverse of `group_config`."""
+    return key.removeprefix(GROUP_CONFIGS).decode()
 
 
 def parse_partition(key: bytes) -> tuple[TopicId, int]:

@@ -1,4 +1,4 @@
-"""Changes of what is set on topics and brokers: what follows from the operations of a request, and the plan that writes it.
+"""Changes of what is set on topics, brokers and groups: what follows from the operations of a request, and the plan that writes it.
 
 Guards: a plan compares the very configuration it was decided on, so that of two changes at once none undoes the other: the later one
 conflicts and is decided anew. A topic's plan compares the topic too, so that nothing is set on one that was deleted meanwhile.
@@ -9,7 +9,7 @@ Does not do: checking keys and values (the caller's). Source: Kafka's `Configura
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from lowtide.metadata.store import Revision
 
 Configs: TypeAlias = "Mapping[str, str]"
+
+GROUPS_SET_MAX: Final = 10_000
+"""On how many groups something may be set: there need be no such groups, and every broker remembers all of them. Kafka has no limit."""
 
 
 class Operation(IntEnum):
@@ -86,6 +89,17 @@ def plan_broker_configs(image: MetadataImage, name: str, wanted: Configs) -> Cha
     """How what is set on a broker, by its id in decimal, becomes `wanted`; an empty name stands for all brokers."""
     current = image.broker_configs.get(name, NOTHING_SET)
     return _plan(keys.broker_config(name), current.configs, current.revision, wanted)
+
+
+def plan_group_configs(image: MetadataImage, group_id: str, wanted: Configs) -> ChangePlan | Refusal:
+    """How what is set on a group becomes `wanted`.
+
+    Refusals: POLICY_VIOLATION where as many other groups have something set as may have.
+    """
+    current = image.group_configs.get(group_id, NOTHING_SET)
+    if wanted and not current.configs and len(image.group_configs) >= GROUPS_SET_MAX:
+        return Refusal(ErrorCode.POLICY_VIOLATION, f"Something is set on {GROUPS_SET_MAX} groups, as many as there may be.")
+    return _plan(keys.group_config(group_id), current.configs, current.revision, wanted)
 
 
 def _plan(key: bytes, current: Configs, revision: Revision, wanted: Configs, *compares: Compare) -> ChangePlan:

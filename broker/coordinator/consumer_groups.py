@@ -19,6 +19,7 @@ from lowtide.broker.coordinator.consumer_group import ConsumerGroup, bytes_of
 from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember, MemberState
 from lowtide.broker.coordinator.decision import Decision, Refusal
 from lowtide.broker.coordinator.effects import Effects, Job, Work
+from lowtide.broker.coordinator.group_times import GroupTimes
 from lowtide.broker.coordinator.migration import Migration, Shared
 from lowtide.broker.coordinator.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.rebalancing import Rebalancing, TimerKey
@@ -48,7 +49,8 @@ class ConsumerGroups:
         self.timers = timers
         self.topics = shared.topics
         self.memory = shared.memory
-        self._assigner = TargetAssigner(settings, self.topics)
+        self.times = GroupTimes(settings, self.topics)
+        self._assigner = TargetAssigner(settings, self.topics, self.times)
         self._assigning: set[str] = set()
         """The groups whose targets a worker is making."""
         self._patterns = PatternMatching(groups, settings, self.topics)
@@ -312,7 +314,7 @@ class ConsumerGroups:
                 effects.keep_encoded(change, record)
         effects.keep_change(epoch_change(group, epoch, effects.wall_ms))
         if group.group_epoch > epoch:
-            self._schedule_assignment(group.group_id, effects.now_ms + self.settings.consumer_assignment_interval_ms)
+            self._schedule_assignment(group.group_id, effects.now_ms + self.times.assignment_interval_ms(group.group_id))
 
     def _keep_target(self, group: ConsumerGroup, epoch: int, made: Target, effects: Effects) -> None:
         changes, _ = self._assigner.keep(group, epoch, made, effects.wall_ms)
@@ -326,7 +328,7 @@ class ConsumerGroups:
     def extend_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         """A member has shown that it lives."""
         classic = member.classic
-        timeout_ms = self.settings.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        timeout_ms = self.times.session_timeout_ms(group.group_id) if classic is None else classic.session_timeout_ms
         self.timers.schedule(("heartbeat", group.group_id, member.member_id), now_ms + timeout_ms)
 
     def _expect_revocation(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:

@@ -93,7 +93,7 @@ class ConsumerHeartbeats:
         response = ConsumerGroupHeartbeatResponse(
             member_id=updated.member_id,
             member_epoch=updated.member_epoch,
-            heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._groups.times.heartbeat_interval_ms(group.group_id),
             assignment=HeartbeatAssignment(topic_partitions=heartbeat_rows(updated.assigned)) if tells else None,
         )
         self._groups.carry_out(decision, effects)

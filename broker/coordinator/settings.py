@@ -26,10 +26,16 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     topic_segment_bytes: int = 100 << 20
     protocols: tuple[str, ...] = ("classic", "consumer", "streams")
     consumer_session_timeout_ms: int = 45_000
+    consumer_session_timeout_min_ms: int = 45_000
+    consumer_session_timeout_max_ms: int = 60_000
     consumer_heartbeat_interval_ms: int = 5_000
+    consumer_heartbeat_interval_min_ms: int = 5_000
+    consumer_heartbeat_interval_max_ms: int = 15_000
     consumer_max_size: int = 2_147_483_647
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     consumer_assignment_interval_ms: int = 1_000
+    consumer_assignment_interval_min_ms: int = 0
+    consumer_assignment_interval_max_ms: int = 15_000
     consumer_regex_refresh_interval_ms: int = 600_000
     consumer_migration_policy: str = "bidirectional"
 
@@ -77,10 +83,16 @@ def group_settings(values: Mapping[str, Value]) -> GroupSettings:
         topic_segment_bytes=number("offsets.topic.segment.bytes"),
         protocols=names("group.coordinator.rebalance.protocols"),
         consumer_session_timeout_ms=number("group.consumer.session.timeout.ms"),
+        consumer_session_timeout_min_ms=number("group.consumer.min.session.timeout.ms"),
+        consumer_session_timeout_max_ms=number("group.consumer.max.session.timeout.ms"),
         consumer_heartbeat_interval_ms=number("group.consumer.heartbeat.interval.ms"),
+        consumer_heartbeat_interval_min_ms=number("group.consumer.min.heartbeat.interval.ms"),
+        consumer_heartbeat_interval_max_ms=number("group.consumer.max.heartbeat.interval.ms"),
         consumer_max_size=number("group.consumer.max.size"),
         consumer_assignors=names("group.consumer.assignors"),
         consumer_assignment_interval_ms=number("group.consumer.assignment.interval.ms"),
+        consumer_assignment_interval_min_ms=number("group.consumer.min.assignment.interval.ms"),
+        consumer_assignment_interval_max_ms=number("group.consumer.max.assignment.interval.ms"),
         consumer_regex_refresh_interval_ms=number("group.consumer.regex.refresh.interval.ms"),
         consumer_migration_policy=str(values["group.consumer.migration.policy"]).lower(),
     )

@@ -15,6 +15,7 @@ from typing import Final
 from lowtide.broker.coordinator.assignors import ASSIGNORS, AssignedMember, Target
 from lowtide.broker.coordinator.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember, target_record
+from lowtide.broker.coordinator.group_times import GroupTimes
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.broker.coordinator.topic_view import TopicView
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType, TargetAssignmentEpoch, encode_change
@@ -31,14 +32,15 @@ DIFFERENT_MAX: Final = 50
 class TargetAssigner:
     """Makes the targets of one coordinator's groups."""
 
-    def __init__(self, settings: GroupSettings, topics: TopicView) -> None:
+    def __init__(self, settings: GroupSettings, topics: TopicView, times: GroupTimes) -> None:
         self._settings = settings
         self._topics = topics
+        self._times = times
 
     def wait_ms(self, group: ConsumerGroup, wall_ms: int) -> int:
         """How long a group has to wait for its next target; 0 if it hasn't."""
         since_ms = wall_ms - group.assigned_wall_ms
-        return max(self._settings.consumer_assignment_interval_ms - since_ms, 0) if since_ms >= 0 else 0
+        return max(self._times.assignment_interval_ms(group.group_id) - since_ms, 0) if since_ms >= 0 else 0
 
     def is_heavy(self, group: ConsumerGroup) -> bool:
         """Whether a worker should make a group's target: it could hold the loop for longer than some milliseconds."""

@@ -1,15 +1,15 @@
 """AlterConfigs: v0-v2.
 
-Behaviour: sets the keys that are named on topics, on this broker, or on all brokers (a broker with an empty name), deletes those that are
-not, and answers when this broker runs on them; or only checks them. Of each resource all keys are changed or none. Nothing can be set on
-groups and clients' metrics. Clients should use IncrementalAlterConfigs, which leaves alone what it doesn't name.
+Behaviour: sets the keys that are named on topics, on this broker, on all brokers (a broker with an empty name), or on groups, deletes those
+that are not, and answers when this broker runs on them; or only checks them. Of each resource all keys are changed or none. Nothing can be
+set on clients' metrics. Clients should use IncrementalAlterConfigs, which leaves alone what it doesn't name.
 
 Version notes: v2 is the first flexible version.
 
 Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, NOT_CONTROLLER,
-COORDINATOR_NOT_AVAILABLE.
+COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
 
-KIPs: 133, 226.
+KIPs: 133, 226, 848.
 """
 
 from __future__ import annotations

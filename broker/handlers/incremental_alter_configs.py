@@ -1,15 +1,16 @@
 """IncrementalAlterConfigs: v0-v1.
 
-Behaviour: changes keys of topics, of this broker, and of what is set on all brokers (a broker with an empty name), and answers when this
-broker runs on them; or only checks them. Of each resource all keys are changed or none. Lists may be appended to and subtracted from. A key
-that isn't set may be deleted. Two changes at once don't undo one another. Nothing can be set on loggers, groups and clients' metrics.
+Behaviour: changes keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of groups, whether or
+not there are such, and answers when this broker runs on them; or only checks them. Of each resource all keys are changed or none. Lists may
+be appended to and subtracted from. A key that isn't set may be deleted. Two changes at once don't undo one another. Nothing can be set on
+loggers and clients' metrics.
 
 Version notes: v1 is the first flexible version.
 
 Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, NOT_CONTROLLER,
-COORDINATOR_NOT_AVAILABLE.
+COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
 
-KIPs: 226, 339.
+KIPs: 226, 339, 848.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import time
@@ -14,7 +15,12 @@ import aiokafka.errors
 import kafka.errors
 import pytest
 from confluent_kafka import KafkaException
+from kafka.admin import ConfigResourceType
 
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
+from lowtide.testing.client import WireClient
 from lowtide.testing.cluster import LowtideCluster
 
 from .configuring import (
@@ -295,3 +301,45 @@ def test_a_lowered_number_of_connections_refuses_the_next_one() -> None:
                 assert late.recv(1) == b""
             early.alter_configs([KafkaPythonResource("BROKER", "0", {"max.connections": ("DELETE", None)})])
             assert configurer.describe("BROKER", "0")["max.connections"].source == "DEFAULT_CONFIG"
+
+
+def test_a_groups_times_survive_a_restart_and_are_told_to_its_members(tmp_path: Path) -> None:
+    """Set by kafka-python before there is such a group; the first member hears of the interval."""
+    key, group = "consumer.heartbeat.interval.ms", "pickers"
+
+    def described(bootstrap: str) -> dict[str, str]:
+        with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as client:
+            found = client.describe_configs([KafkaPythonResource(ConfigResourceType.GROUP, group)])["group"][group]
+        return {name: each["config_source"] for name, each in found.items() if each["value"] == "7000"}
+
+    with LowtideCluster(data_directory=tmp_path) as cluster, closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap)) as client:
+        client.alter_configs([KafkaPythonResource(ConfigResourceType.GROUP, group, {key: "7000"})])
+        assert described(cluster.bootstrap) == {key: "DYNAMIC_GROUP_CONFIG"}
+    with LowtideCluster(data_directory=tmp_path) as cluster:
+        assert described(cluster.bootstrap) == {key: "DYNAMIC_GROUP_CONFIG"}
+        host, _, port = cluster.bootstrap.partition(":")
+        assert asyncio.run(_interval_told_to_a_member(host, int(port), group)) == 7_000
+
+
+async def _interval_told_to_a_member(host: str, port: int, group: str) -> int:
+    client = await WireClient.connect(host, port)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                answer = await client.request(
+                    ConsumerGroupHeartbeatRequest(
+                        group_id=group,
+                        member_id="picker-1",
+                        member_epoch=0,
+                        rebalance_timeout_ms=5_000,
+                        subscribed_topic_names=["orders"],
+                        topic_partitions=[],
+                    ),
+                    1,
+                )
+                if answer.error_code == ErrorCode.NONE:
+                    return int(answer.heartbeat_interval_ms)
+                await client.request(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)  # It makes the topic, if need be.
+                await asyncio.sleep(0.1)
+    finally:
+        client.close()

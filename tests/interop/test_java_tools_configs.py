@@ -104,3 +104,20 @@ def test_brokers_are_configured_while_they_run(tools: Tools) -> None:
     alter(tools, *every, "--delete-config", "message.max.bytes")
     fixed = refused(tools, *one, "--add-config", "node.id=9")
     assert fixed == "InvalidRequestException: Cannot update these configs dynamically: [node.id]"
+
+
+def test_a_groups_times_are_set_and_taken_back(tools: Tools) -> None:
+    """Before there is such a group; then it is listed by what is set on it."""
+    group = ("--entity-type", "groups", "--entity-name", "pickers")
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    alter(tools, *group, "--add-config", f"{session}=50000,{interval}=6000")
+    own = f"{{DYNAMIC_GROUP_CONFIG:{session}=50000, DEFAULT_CONFIG:group.{session}=45000}}"
+    assert configs(tools, *group)[session] == f"50000 {own}"
+    alter(tools, *group, "--delete-config", interval)
+    everything = configs(tools, *group, more=("--all",))
+    assert (everything[session], everything[interval]) == (f"50000 {own}", f"5000 {{DEFAULT_CONFIG:group.{interval}=5000}}")
+    assert tools.run("kafka-configs", "--describe", "--entity-type", "groups").lines[0] == "Dynamic configs for group pickers are:"
+    too_short = refused(tools, *group, "--add-config", f"{session}=1000")
+    assert too_short == f"InvalidConfigurationException: {session} must be greater than or equal to group.consumer.min.session.timeout.ms"
+    assert "serves no share groups" in refused(tools, *group, "--add-config", "share.auto.offset.reset=earliest")
+    alter(tools, *group, "--delete-config", session)

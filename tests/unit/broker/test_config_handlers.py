@@ -20,6 +20,7 @@ from lowtide.protocol.messages.list_config_resources import ListConfigResourcesR
 from .test_configs import World, play
 
 NONE, UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION, INVALID_CONFIG, INVALID_REQUEST = 0, 3, 17, 35, 40, 42
+POLICY_VIOLATION = 44
 SET, DELETE, APPEND, SUBTRACT = range(4)
 BROKER_LOGGER, CLIENT_METRICS, GROUP = ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS, ResourceType.GROUP
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
@@ -104,7 +105,13 @@ async def describe(world: World, *rows: tuple[int, str, list[str] | None], **opt
         (CLIENT_METRICS, "s", [("metrics", APPEND, "a")], INVALID_CONFIG),
         (CLIENT_METRICS, "", [], INVALID_REQUEST),
         (CLIENT_METRICS, "s", [("interval.ms", DELETE, None)], NONE),
+        (GROUP, "g", [("consumer.session.timeout.ms", SET, " 50000 "), ("consumer.heartbeat.interval.ms", SET, "15000")], NONE),
+        (GROUP, "g/x", [("consumer.assignment.interval.ms", SET, "0"), ("no.such", DELETE, None)], NONE),
         (GROUP, "g", [("consumer.session.timeout.ms", SET, "1")], INVALID_CONFIG),
+        (GROUP, "g", [("consumer.session.timeout.ms", APPEND, "50000")], INVALID_CONFIG),
+        (GROUP, "g", [("consumer.session.timeout.ms", SET, None)], INVALID_REQUEST),
+        (GROUP, "g", [("share.auto.offset.reset", SET, "earliest")], INVALID_CONFIG),
+        (GROUP, "g", [("group.consumer.session.timeout.ms", SET, "50000")], INVALID_CONFIG),
         (GROUP, "", [("x", SET, "1")], INVALID_REQUEST),
         (GROUP, "g", [], NONE),
         (0, "x", [], INVALID_REQUEST),
@@ -186,7 +193,7 @@ def test_descriptions_by_kind() -> None:
             (NONE, 37), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
             (NONE, 348), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
             (NONE, 0), (INVALID_REQUEST, 0), (NONE, 0), (INVALID_REQUEST, 0),
-            (NONE, 0), (INVALID_REQUEST, 0),
+            (NONE, 3), (INVALID_REQUEST, 0),
         ]  # fmt: skip
 
     play(scenario)
@@ -233,6 +240,53 @@ def test_resources_are_listed_by_type(version: int, types: list[int], code: int,
         context: RequestContext = SimpleNamespace(api_version=version)  # type: ignore[assignment]
         answer = handle(ListConfigResourcesRequest(resource_types=types), context)
         assert (answer.error_code, [(row.resource_name, row.resource_type) for row in answer.config_resources]) == (code, found)
+
+    play(scenario)
+
+
+def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_deleted() -> None:
+    """Whether or not there is such a group; whole, key by key, and with what the broker says otherwise."""
+
+    async def scenario(world: World) -> None:
+        list_resources: Any = list_config_resources.handler(world.brokers[0].administrator).handle
+
+        def listed() -> list[str]:
+            return [
+                row.resource_name for row in list_resources(ListConfigResourcesRequest(resource_types=[GROUP]), CONTEXT).config_resources
+            ]
+
+        session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+        assert await alter(world, [(GROUP, "g", [(session, SET, "50000"), (interval, SET, "6000")])]) == [(NONE, None)]
+        assert await alter(world, [(GROUP, "g", [(interval, DELETE, None)])]) == [(NONE, None)]
+        assert await replace(world, [(GROUP, "h", [(interval, "7000")])]) == [NONE]
+        assert listed() == ["g", "h"]
+        answer = await describe(world, (GROUP, "g", None), (GROUP, "h", [session, "no.such"]), include_synonyms=True)
+        told = [
+            [(each.name, each.value, each.config_source, each.config_type, each.read_only) for each in row.configs]
+            for row in answer.results
+        ]
+        assert told == [
+            [("consumer.assignment.interval.ms", "1000", 5, 3, False), (interval, "5000", 5, 3, False), (session, "50000", 8, 3, False)],
+            [(session, "45000", 5, 3, False)],
+        ]
+        (synonyms,) = [each.synonyms for each in answer.results[0].configs if each.name == session]
+        assert [(each.name, each.value, each.source) for each in synonyms] == [(session, "50000", 8), (f"group.{session}", "45000", 5)]
+        assert await replace(world, [(GROUP, "g", [])]) == [NONE]
+        assert await alter(world, [(GROUP, "h", [(interval, DELETE, None), ("no.such", DELETE, None)])]) == [(NONE, None)]
+        assert listed() == []
+
+    play(scenario)
+
+
+def test_there_are_only_so_many_groups_on_which_something_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowtide.replication.configs.GROUPS_SET_MAX", 1)
+
+    async def scenario(world: World) -> None:
+        change = [("consumer.heartbeat.interval.ms", SET, "6000")]
+        assert [code for code, _ in await alter(world, [(GROUP, "g", change), (GROUP, "h", change)])] == [NONE, POLICY_VIOLATION]
+        assert await replace(world, [(GROUP, "g", [("consumer.session.timeout.ms", "50000")]), (GROUP, "h", [])]) == [NONE, NONE]
+        assert await replace(world, [(GROUP, "g", [])]) == [NONE]
+        assert await alter(world, [(GROUP, "h", change)]) == [(NONE, None)]
 
     play(scenario)
 

@@ -298,3 +298,18 @@ def test_what_is_set_on_brokers_is_shown_by_their_names() -> None:
     assert set(before.broker_configs) == {"", "3"}
     assert cluster.loaded() == cluster.image
     assert difference(before, cluster.image).broker_configs_changed == ("",)
+
+
+def test_what_is_set_on_groups_is_kept_by_their_ids():
+    """An id may hold the separator of keys, and everything else that a text can."""
+    cluster = Cluster()
+    ids = ["g", "a/b", "config/group/g", "é \x00"]
+    for number, group_id in enumerate(ids):
+        assert cluster.change(Put(keys.group_config(group_id), encode({"a": str(number)}))).is_empty
+    assert {name: each.configs for name, each in cluster.image.group_configs.items()} == {
+        group_id: {"a": str(number)} for number, group_id in enumerate(ids)
+    }
+    before = cluster.image
+    cluster.change(Delete(keys.group_config("a/b")))
+    assert set(cluster.image.group_configs) == set(ids) - {"a/b"}
+    assert set(before.group_configs) == set(ids)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from lowtide.broker.coordinator.consumer_group import ConsumerGroupState
 from lowtide.broker.coordinator.consumer_member import MemberState
 from lowtide.broker.coordinator.settings import GroupSettings
+from lowtide.metadata.image import ConfigImage
 from lowtide.protocol.errors import ErrorCode
 
 from .consumer_world import ConsumerWorld
@@ -84,6 +86,20 @@ def test_a_silent_member_is_out_after_its_session():
     world.pass_time(SESSION_MS)
     assert world.beat("a", 2).error == ErrorCode.UNKNOWN_MEMBER_ID
     assert world.group.state is ConsumerGroupState.EMPTY
+
+
+def test_a_group_with_times_of_its_own_says_so_at_the_next_heartbeat():
+    """What is set on it while its members are there counts from then on, and for it alone."""
+    world = ConsumerWorld()
+    world.enter("a")
+    configs = {GROUP: ConfigImage({"consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "9000"})}
+    world.cluster.image = msgspec.structs.replace(world.cluster.image, group_configs=configs)
+    assert world.beat("a", 2).response.heartbeat_interval_ms == 9_000
+    assert world.enter("b", group="other").heartbeat_interval_ms == 5_000
+    world.pass_time(SESSION_MS)
+    assert (set(world.groups.groups["other"].members), set(world.group.members)) == (set(), {"a"})
+    world.pass_time(60_000 - SESSION_MS)
+    assert not world.group.members
 
 
 def test_a_silent_member_that_can_not_be_let_go_is_tried_again():
