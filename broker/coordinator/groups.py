@@ -299,7 +299,9 @@ class Groups:
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
             places = self.consumers.topics.places(request.topics)
-            return group.check_commit(request.member_id, generation_id, GROUP_ID_NOT_FOUND_SINCE, places, is_transaction=True)
+            error = group.check_commit(request.member_id, generation_id, GROUP_ID_NOT_FOUND_SINCE, places, is_transaction=True)
+            # Producers know the other code only, by which they abort and go on. Source: `OffsetMetadataManager.commitTransactionalOffset`.
+            return ErrorCode.ILLEGAL_GENERATION if error == ErrorCode.STALE_MEMBER_EPOCH else error
         return check_commit(group, request.member_id, request.group_instance_id, generation_id, is_transactional=True)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:

@@ -21,6 +21,7 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 
+from .consumer_world import ConsumerWorld
 from .group_world import GROUP, World
 from .test_committed_offsets import RETENTION_MS, SUBSCRIBED_TO_T, TOPIC_ID, commit, committed, delete
 
@@ -305,3 +306,21 @@ class Offsets(RuleBasedStateMachine):
 
 TestOffsets = Offsets.TestCase
 TestOffsets.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "error"),
+    [
+        ("a", 2, ErrorCode.NONE),
+        ("", -1, ErrorCode.NONE),
+        ("a", 1, ErrorCode.ILLEGAL_GENERATION),
+        ("a", 3, ErrorCode.ILLEGAL_GENERATION),
+        ("a", -1, ErrorCode.ILLEGAL_GENERATION),
+        ("b", 2, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_producer_is_told_of_a_wrong_epoch_as_of_a_wrong_generation(member_id: str, epoch: int, error: ErrorCode):
+    """That is what clients' producers know and abort by; the code of the new protocol would be the end of them."""
+    consumers = ConsumerWorld()
+    consumers.enter("a")
+    assert commit_in_transaction(consumers, 5, member_id=member_id, generation_id_or_member_epoch=epoch) == error
