@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
 
 from lowtide.admin.configs import ConfigChange, ConfigOperation, ConfigResource
 from lowtide.cli.call import NetworkCall
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.results import report_each
+
+SetOption = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="set a key; may be repeated")]
+UnsetOption = Annotated[list[str] | None, typer.Option("--unset", "-u", metavar="KEY", help="have the default hold again; may be repeated")]
+ValidateOnlyOption = Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")]
 
 
 def assignments_of(texts: Iterable[str]) -> dict[str, str]:

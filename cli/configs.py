@@ -9,7 +9,7 @@ import typer
 from lowtide.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from lowtide.admin.errors import AdminError
 from lowtide.cli.call import NetworkCall, network
-from lowtide.cli.config_changes import alter
+from lowtide.cli.config_changes import SetOption, UnsetOption, ValidateOnlyOption, alter
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, print_json, print_table, printable
 from lowtide.cli.results import error_value, report_each
@@ -86,11 +86,9 @@ async def alter_configs(
     topic: Topic = None,
     broker: Broker = None,
     group: Group = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="set a key; may be repeated")] = None,
-    unset: Annotated[
-        list[str] | None, typer.Option("--unset", "-u", metavar="KEY", help="have the default hold again; may be repeated")
-    ] = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
+    settings: SetOption = None,
+    unset: UnsetOption = None,
+    validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
     """Change what is set, key by key; other keys stay as they are."""
     return await alter(call, resources_of(topic, broker, group), settings or [], unset or [], validate_only=validate_only)

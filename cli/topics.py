@@ -13,7 +13,7 @@ from lowtide.admin.errors import AdminError, code_name
 from lowtide.admin.topics import BROKERS_DEFAULT, CreatedTopic, NewTopic
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import fitting
-from lowtide.cli.config_changes import alter, assignments_of
+from lowtide.cli.config_changes import SetOption, UnsetOption, ValidateOnlyOption, alter, assignments_of
 from lowtide.cli.confirmation import confirm
 from lowtide.cli.explain import explain
 from lowtide.cli.outcome import ExitCode
@@ -82,7 +82,7 @@ async def create(
     ] = None,
     replicas: Annotated[int | None, typer.Option("--replicas", "-r", min=1, metavar="N", help="of each partition; likewise")] = None,
     config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="set a key; may be repeated")] = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
+    validate_only: ValidateOnlyOption = False,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="topics that are there already are no failure")] = False,
 ) -> ExitCode:
     """Make topics."""
@@ -104,7 +104,7 @@ async def partitions(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="how many it is to have; they can't become fewer")],
     *,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
+    validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
     """Give a topic more partitions. Keys are spread over all of them from then on."""
     outcomes = await call.client.create_partitions({topic: count}, validate_only=validate_only, timeout=call.timeout_ms / 1000)
@@ -117,11 +117,9 @@ async def alter_topics(
     call: NetworkCall,
     topics: Topics,
     *,
-    settings: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="set a key; may be repeated")] = None,
-    unset: Annotated[
-        list[str] | None, typer.Option("--unset", "-u", metavar="KEY", help="have the default hold again; may be repeated")
-    ] = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")] = False,
+    settings: SetOption = None,
+    unset: UnsetOption = None,
+    validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
     """Change what is set for topics; `lowtide configs` does it for brokers and groups, too."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
