@@ -116,7 +116,7 @@ class Attempts(Generic[K, V]):
     async def _attempt(self, items: list[K], number: int) -> None:
         """Locate items and ask the brokers that they belong to."""
         if number > 1:
-            await self._cluster.rest(number - 1, self._deadline)
+            await self._cluster.rest(number - 1, self._deadline, self.unfinished[items[0]])
             if not self._deadline.remaining_ms():
                 self._end_if_last()
                 return

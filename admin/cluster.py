@@ -7,6 +7,7 @@ Topics aren't remembered: each call asks for those that it is about, so nothing 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,6 +32,8 @@ GROUPS: Final = 0
 """The type of key by which FindCoordinator finds the coordinators of groups."""
 
 _MANY_COORDINATORS_SINCE: Final = 4
+
+_LOG = logging.getLogger("lowtide.admin")
 
 T = TypeVar("T")
 
@@ -126,9 +129,10 @@ class Cluster:
                 if not deadline.remaining_ms():
                     break
             attempt += 1
-            await self.rest(attempt, deadline)
+            reasons = "; ".join(failures.values()) or "none was tried"
+            await self.rest(attempt, deadline, f"no broker answers: {reasons}")
             if not deadline.remaining_ms():
-                message = f"no broker answered within {deadline.timeout_ms} ms: {'; '.join(failures.values()) or 'none was tried'}"
+                message = f"no broker answered within {deadline.timeout_ms} ms: {reasons}"
                 raise DeadlineExceededError(message)
 
     def _candidates(self) -> list[Address]:
@@ -141,8 +145,10 @@ class Cluster:
         ready = [address for address in known + bootstrap if address not in connected and not self._connections.rests(address)]
         return connected + ready or known + bootstrap
 
-    async def rest(self, attempt: int, deadline: Deadline) -> None:
-        """The backoff after so many attempts, or what is left of the time."""
+    async def rest(self, attempt: int, deadline: Deadline, reason: str = "") -> None:
+        """The backoff after so many attempts, or what is left of the time. Says once in a call that it goes on, and for what `reason`."""
+        if reason and deadline.is_to_be_told():
+            _LOG.info("tried again for up to %d s more: %s", deadline.remaining_ms() // 1000, reason)
         pause_ms = min(retry_backoff_ms(attempt, self.settings, self.ports.random), deadline.remaining_ms())
         await asyncio.sleep(pause_ms / 1000)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from lowtide.admin.anywhere import ANSWER_MS
 from lowtide.admin.attempts import Attempts, Done, Located, Outcome, Retry
 from lowtide.admin.cluster import view_from
 from lowtide.admin.deletion import (
@@ -44,9 +45,6 @@ LEADER_ONLY_SINCE: Final = 3
 
 LAST_QUESTION_MS: Final = 2000
 """What is kept of the time for the last question, at most; a quarter where the time is short."""
-
-ANSWER_MS: Final = 500
-"""How much earlier than we the broker stops waiting, at most, so that its answer comes in time; a tenth where the time is short."""
 
 
 class _Delete:

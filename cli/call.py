@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -151,6 +153,8 @@ async def _connected(
     from lowtide.admin.errors import AdminError  # noqa: PLC0415
     from lowtide.admin.settings import SettingsError  # noqa: PLC0415
 
+    if sys.stderr.isatty():
+        _tell_of_waiting()
     try:
         async with AdminClient(settings) as client:
             return await command(NetworkCall(output=output, client=client, timeout_ms=round(timeout_s * 1000)))
@@ -158,6 +162,14 @@ async def _connected(
         raise network_error(error) from error
     except SettingsError as error:  # Of files that are read when the first connection is made.
         raise CommandError(str(error), ExitCode.MISUSED) from error
+
+
+def _tell_of_waiting() -> None:
+    """Have the client say on the terminal what it waits for, when that takes long."""
+    log = logging.getLogger("lowtide.admin")
+    log.setLevel(logging.INFO)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
 
 
 def _ended(context: typer.Context, output: Output, command: Callable[[], ExitCode]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from typing import Any
 
@@ -102,6 +103,27 @@ def test_another_loop_is_refused_at_once():
 
     simulated(first)
     simulated(second)
+
+
+def test_a_long_wait_is_told_once(caplog: pytest.LogCaptureFixture):
+    """A minute in which nothing happens looks like a program that hangs: the reason is there after seconds. Short calls say nothing."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        async with cluster.client(bootstrap_servers="nowhere:1") as admin:
+            with pytest.raises(DeadlineExceededError):
+                await admin.list_offsets(LATEST, timeout=2.5)
+            assert not caplog.records
+            with pytest.raises(DeadlineExceededError):
+                await admin.list_offsets(LATEST, timeout=30)
+        async with cluster.client() as admin:
+            await admin.describe_log_dirs([77], timeout=30)
+
+    with caplog.at_level(logging.INFO, "lowtide.admin"):
+        simulated(test)
+    assert [record.message.partition(" for up to ")[0] for record in caplog.records] == ["tried again", "tried again"]
+    assert "no broker answers: nowhere:1: " in caplog.records[0].message
+    assert "broker 77 can't be reached by clients" in caplog.records[1].message
 
 
 def test_one_name_is_no_list_of_letters():
