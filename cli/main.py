@@ -20,6 +20,13 @@ COMPLETE: Final = "_LOWTIDE_COMPLETE"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
+        return _run(arguments)
+    except KeyboardInterrupt:  # While a command is still being imported; later it says more.
+        return 130
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
         words = in_utf8(sys.argv[1:] if arguments is None else arguments)
     except ValueError as error:
         print(f"lowtide: {error}", file=sys.stderr)

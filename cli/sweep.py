@@ -184,14 +184,19 @@ async def _carry_out(call: NetworkCall, swept: Sweep, pace: Pace, state: str | N
     clock = SystemClock()
     _keep(state, swept.encode())
     pending = swept.pending()
-    with progress("sweeping", len(pending)) as shown:
-        for start in range(0, len(pending), pace.chunk()):
-            some = pending[start : start + pace.chunk()]
-            await asyncio.sleep(pace.wait_ms(len(some), clock.monotonic_ms()) / 1000)
-            offsets = {partition: swept.partitions[partition].offset for partition in some}
-            swept.note(await _delete(call.client, offsets, swept, call.timeout_ms, leader_only=leader_only))
-            _keep(state, swept.encode())
-            shown.advance(len(some))
+    try:
+        with progress("sweeping", len(pending)) as shown:
+            for start in range(0, len(pending), pace.chunk()):
+                some = pending[start : start + pace.chunk()]
+                await asyncio.sleep(pace.wait_ms(len(some), clock.monotonic_ms()) / 1000)
+                offsets = {partition: swept.partitions[partition].offset for partition in some}
+                swept.note(await _delete(call.client, offsets, swept, call.timeout_ms, leader_only=leader_only))
+                _keep(state, swept.encode())
+                shown.advance(len(some))
+    except asyncio.CancelledError:  # Ctrl-C
+        going_on = "" if state is None else f"; the same command goes on with the rest, by {state}"
+        remark(f"interrupted: {swept.count(DONE):,} of {plural(len(swept.partitions), 'partition')} are known to be done{going_on}.")
+        raise
 
 
 async def _delete(

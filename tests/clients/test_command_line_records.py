@@ -198,6 +198,23 @@ def test_a_sweep_that_is_killed_goes_on(lowtide: SimpleNamespace, other: Driver,
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+    process = subprocess.Popen(
+        command(*words, "--rate", 1),
+        env=environment(lowtide.bootstrap),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - who started us may have us ignore it
+    )
+    before = state.read_text().count('"done"')
+    try:
+        until(lambda: state.read_text().count('"done"') > before)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.startswith("interrupted: ")
+    assert "the same command goes on with the rest, by " in said
     assert state.stat().st_mode & 0o777 == 0o600
     begun = json.loads(state.read_text())
     assert any(row[4] == "pending" for row in begun["partitions"])

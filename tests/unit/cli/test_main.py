@@ -83,6 +83,14 @@ def test_a_shell_completes_commands_and_options(words, number, expected):
     assert set(ended.stdout.split()) == expected, ended.stderr
 
 
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(monkeypatch):
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lowtide.cli.main._run", interrupted)
+    assert main(["topics"]) == 130
+
+
 def test_version(capsys):
     """The package's own."""
     assert main(["version"]) == 0
