@@ -274,8 +274,9 @@ class Deletion:
 
     def _unsupported(self, partition: TopicPartition, handle: BrokerHandle) -> LeaderOnlyUnsupportedError:
         highest = handle.versions.highest(ApiKey.DELETE_RECORDS)
-        reason = f"deletes of the leader alone need DeleteRecords version {LEADER_ONLY_SINCE}, the broker has {highest}"
-        return LeaderOnlyUnsupportedError(partition, DeleteStage.SENDING, reason, DeleteFacts(self._deletes[partition].offset))
+        code = ErrorCode.UNSUPPORTED_VERSION
+        reason = f"{code.name}: deletes of the leader alone need DeleteRecords version {LEADER_ONLY_SINCE}, the broker has {highest}"
+        return LeaderOnlyUnsupportedError(partition, DeleteStage.SENDING, reason, DeleteFacts(self._deletes[partition].offset, code))
 
     async def _unfinished(self, reasons: Mapping[TopicPartition, str]) -> dict[TopicPartition, DeleteResult]:
         """What is known of the deletes that the time ran out on."""

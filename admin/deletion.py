@@ -83,7 +83,7 @@ class DeleteRecordsError(AdminError):
 
     @property
     def code(self) -> int | None:
-        """The error code that a broker answered last, if any."""
+        """The error code that a broker answered last, if any; UNSUPPORTED_VERSION for what wasn't sent, since it wouldn't be understood."""
         return self.facts.code
 
     @property

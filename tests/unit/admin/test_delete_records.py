@@ -252,6 +252,7 @@ def test_a_broker_without_version_3_gets_no_delete_of_the_leader_alone():
             error = failure((await admin.delete_records({P0: 5}, leader_only=True))[P0])
             assert isinstance(error, LeaderOnlyUnsupportedError)
             assert isinstance(error, UnsupportedVersionError)
+            assert error.code == ErrorCode.UNSUPPORTED_VERSION
             assert cluster.deletes() == []
             assert await admin.delete_records({P0: 5}) == {P0: DeletedRecords(5, -1)}
 
