@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from lowtide.protocol import native
+
+# How long an example takes says something about the machine, and nothing about what is tested.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(params=["plain", "compiled"], scope="module")
