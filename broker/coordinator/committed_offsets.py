@@ -158,7 +158,7 @@ class CommittedOffsets:
         values, rows = [], []
         for partition in topic.partitions:
             number, metadata = partition.partition_index, partition.committed_metadata or ""
-            if len(metadata) > metadata_max:
+            if _is_longer(metadata, metadata_max):
                 rows.append(row_type(partition_index=number, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE))
                 continue
             value = OffsetCommitValue(
@@ -238,6 +238,13 @@ class CommittedOffsets:
                 else:
                     none_left = False
         return none_left
+
+
+def _is_longer(metadata: str, limit: int) -> bool:
+    """Whether a text is longer than the limit as Kafka counts, where what isn't in the first 65,536 characters of Unicode counts twice."""
+    if len(metadata) > limit:
+        return True
+    return 2 * len(metadata) > limit and not metadata.isascii() and len(metadata.encode("utf-16-le")) > 2 * limit
 
 
 def _may_expire(group: AnyGroup) -> bool:

@@ -83,7 +83,11 @@ def test_a_member_of_no_group(world: World, version: int, error: ErrorCode):
 def test_notes_have_a_limit(world: World):
     assert commit(world, 5, metadata="x" * 4096) == ErrorCode.NONE
     assert commit(world, 6, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert commit(world, 6, metadata="é" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert commit(world, 6, metadata="🌊" * 2049) == ErrorCode.OFFSET_METADATA_TOO_LARGE, "each counts as two, as in Kafka"
     assert committed(world) == 5
+    assert commit(world, 7, metadata="é" * 4096) == ErrorCode.NONE
+    assert commit(world, 8, metadata="🌊" * 2048) == ErrorCode.NONE
 
 
 def test_what_was_committed_for_another_topic_of_the_name_is_not_told(world: World):
