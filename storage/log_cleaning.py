@@ -178,7 +178,7 @@ class LogCleaning:
         try:
             barrier = self.log.swaps.begin(cleaned)
         except (OSError, StorageError) as error:
-            self._on_failed(error)
+            self._on_failed(error, is_no_room=isinstance(error, StorageError) and error.is_disk_full)
             return
         if barrier is None:
             self._drop()
@@ -222,10 +222,11 @@ class LogCleaning:
         self._swap_next()
         self._maybe_finish()
 
-    def _on_failed(self, error: OSError | StorageError) -> None:
+    def _on_failed(self, error: OSError | StorageError, *, is_no_room: bool = False) -> None:
         self._swapping = None
         self._report.failure = self._report.failure or str(error)
-        self._place.on_failure(error)
+        if not is_no_room:
+            self._place.on_failure(error)
         self._drop()
         self._groups.clear()
         self._maybe_finish()

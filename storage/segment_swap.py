@@ -28,7 +28,7 @@ from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SWAP_SUFFIX
-from lowtide.storage.errors import storage_error
+from lowtide.storage.errors import DISK_FULL, storage_error
 from lowtide.storage.file_slice import SliceToken
 from lowtide.storage.open_transactions import CompletedTransaction
 from lowtide.storage.segment import SEGMENT_SUFFIXES, TRANSACTION_INDEX_SUFFIX, Segment, offset_name
@@ -105,7 +105,7 @@ class SegmentSwaps:
     def begin(self, group: CleanedGroup) -> Barrier | None:
         """Renames the files of a group to `.swap`. Returns what must be done before `finish`; None if the log has changed: nothing is left.
 
-        Errors: OSError; the files are removed by a start.
+        Errors: StorageError where there is no room for a name; nothing is left then either. OSError; the files are removed by a start.
         """
         assert self._begun is None, self._directory
         self._begun = group
@@ -113,7 +113,15 @@ class SegmentSwaps:
             self.abandon(CLEANED_SUFFIX)
             return None
         for path in self._paths(group):
-            self._filesystem.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+            try:
+                self._filesystem.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                # While one file is `.cleaned`, a start takes none of them.
+                self._unlink(group, SWAP_SUFFIX)
+                self.abandon(CLEANED_SUFFIX)
+                raise storage_error(path, error) from error
         return Barrier(directories=(self._directory,))
 
     def finish(self, now_ms: int) -> tuple[list[RemovedSegment], Barrier] | None:
@@ -156,8 +164,10 @@ class SegmentSwaps:
         The `.log` goes last: a start that finds it without its indexes makes the swap whole, and builds them again.
         """
         group, self._begun = self._begun, None
-        if group is None:
-            return
+        if group is not None:
+            self._unlink(group, suffix)
+
+    def _unlink(self, group: CleanedGroup, suffix: str) -> None:
         for path in reversed(self._paths(group)):
             with contextlib.suppress(FileNotFoundError):
                 try:

@@ -346,6 +346,25 @@ def test_a_full_disk_stops_it_without_harm() -> None:
     assert log.batches() == contents_on_the_way()[-1]
 
 
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: str, crashes: bool) -> None:  # noqa: FBT001
+    """It may need another block for that. Nothing is left that a start would take for the rest of a swap, but what it removes."""
+    log = filled()
+    expected = log.batches()
+    log.filesystem.fail_next("rename", errno.ENOSPC, path_contains=f"{suffix}.cleaned")
+    report = log.clean()
+    assert report is not None
+    assert (report.done, report.is_damaged, report.failure is None, log.failures) == (None, False, False, [])
+    if crashes:
+        log.filesystem.crash_process()
+        log.reopen()
+    assert log.batches() == expected
+    assert not [name for name in log.names() if name.endswith(".swap")]
+    log.flush()
+    assert log.clean() is not None
+
+
 def test_a_damaged_log_is_told_as_such() -> None:
     for position, damage in ((30, b"\xff"), (8, b"\x7f\xff\xff\xff"), (75, b"\x00\x01\x02")):
         log = filled()
