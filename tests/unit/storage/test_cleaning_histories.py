@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol.records import ControlRecordType, iterate_records, read_batch_header
@@ -98,7 +98,10 @@ class History:
         low = max(log.log_start_offset, log.swaps.cleaned_to or 0)
         if self.open or percent > 50 or low > log.log_end_offset:
             return
-        log.truncate_to(low + (log.log_end_offset - low) * percent // 50, now_ms=self.log.now_ms)
+        truncation = log.truncate_to(low + (log.log_end_offset - low) * percent // 50, now_ms=self.log.now_ms)
+        if truncation.barrier is not None:
+            self.log.committer.submit(truncation.barrier, lambda _error: None)
+            self.log.committer.step()
         self.written = {offset: row for offset, row in self.written.items() if offset < log.log_end_offset}
         self.aborted = {offset for offset in self.aborted if offset < log.log_end_offset}
         self.flush_and_forget()
@@ -164,6 +167,7 @@ class History:
 
 @settings(deadline=None)
 @given(operations)
+@example([("append", [("a", False)]), ("clean", 1, 0), ("truncate", 0), ("restart", False)])
 def test_histories(drawn: list[tuple[object, ...]]) -> None:
     history = History()
     for operation in drawn:
