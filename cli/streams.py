@@ -29,7 +29,8 @@ def guarded(name: str, command: Callable[[], int]) -> int:
         return ExitCode.FAILED
     except OSError as error:
         sys.stdout = io.StringIO()
-        print(f"{name}: {error.strerror or error}.", file=sys.stderr)
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"{name}: {where}{error.strerror or error}.", file=sys.stderr)
         return ExitCode.FAILED
     return code
 

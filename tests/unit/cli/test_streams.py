@@ -35,6 +35,17 @@ def test_a_full_disk_is_told_in_a_sentence(monkeypatch):
     assert ended(Unwritable(errno.ENOSPC), monkeypatch) == (1, "lowtide: No space left on device.\n")
 
 
+def test_a_file_that_fails_is_named(monkeypatch):
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+
+    def command() -> int:
+        raise OSError(errno.EIO, "Input/output error", "some.log")
+
+    assert guarded("lowtide", command) == 1
+    assert errors.getvalue() == "lowtide: some.log: Input/output error.\n"
+
+
 def test_a_reader_that_has_gone_is_told_nothing(monkeypatch):
     """As of `| head`: nobody is there any more, and the exit code says that not all was written."""
     assert ended(Unwritable(errno.EPIPE), monkeypatch) == (1, "")
