@@ -134,7 +134,8 @@ class DecoderSource:
             self.writer.line(depth, f"if {count} > 127: {count}, p = continue_string_length(buf, p, {count})")
         self._null(depth, content, count, value, what)
         self.writer.line(depth + 1, f"e = p + {count}{' - 1' if content.compact else ''}")
-        self.writer.line(depth + 1, f"{value} = buf[p:e].decode()")
+        # Many are empty, a commit's metadata for one, and there is nothing to cut out then.
+        self.writer.line(depth + 1, f"{value} = buf[p:e].decode() if {count}{' > 1' if content.compact else ''} else ''")
         self.writer.line(depth + 1, "p = e")
         return value
 

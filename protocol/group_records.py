@@ -24,6 +24,7 @@ Source: Kafka's GroupMetadataKey/Value, OffsetCommitKey/Value and `GroupCoordina
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, TypeAlias, TypeVar
 
@@ -161,6 +162,17 @@ class OffsetRecords:
         """The values have this time and this topic id."""
         self._key_start = _key_start(group, topic)
         self._end = _INT64.pack(commit_timestamp) + (_NO_TAGS if topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + topic_id)
+
+    def encode_all(self, values: Iterable[tuple[int, OffsetCommitValue]]) -> list[CoordinatorRecord]:
+        """The records that keep offsets. Most have no metadata and no expiry: these are made here, in a loop without calls."""
+        key_start, end, encode, rows = self._key_start, self._end, self.encode, []
+        pack_key, pack_value = _INT32.pack, _OFFSET_VALUE.pack
+        for partition, value in values:
+            if value.metadata or value.expire_timestamp != NO_TIMESTAMP:
+                rows.append(encode(partition, value))
+            else:
+                rows.append((key_start + pack_key(partition), pack_value(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1) + end))
+        return rows
 
     def encode(self, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:
         """The record that keeps an offset."""

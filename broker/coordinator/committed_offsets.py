@@ -10,7 +10,7 @@ Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from lowtide.broker.coordinator.any_group import AnyGroup
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
@@ -40,6 +40,12 @@ from lowtide.protocol.messages.txn_offset_commit import (
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, Offset, ProducerId, TopicId
 
 ResponseRowT = TypeVar("ResponseRowT", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
+
+_KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
+    row_type: tuple(row_type(partition_index=number, error_code=ErrorCode.NONE) for number in range(256))
+    for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
+}
+"""What is answered about nearly every offset. Nobody changes a row that was made."""
 
 NO_RETENTION_TIME: Final = -1
 """A client leaves it to the broker how long its offsets are kept."""
@@ -154,11 +160,11 @@ class CommittedOffsets:
         """Ask for the records of one topic's offsets. Returns the rows that answer about them."""
         keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has neither epochs nor ids.
         topic_id = topic.topic_id if keeps_all else ZERO_TOPIC_ID
-        metadata_max, none = self._settings.offset_metadata_max_bytes, ErrorCode.NONE
-        values, rows = [], []
+        metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
+        kept_count, values, rows = len(kept), [], []
         for partition in topic.partitions:
             number, metadata = partition.partition_index, partition.committed_metadata or ""
-            if _is_longer(metadata, metadata_max):
+            if metadata and _is_longer(metadata, metadata_max):
                 rows.append(row_type(partition_index=number, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE))
                 continue
             value = OffsetCommitValue(
@@ -170,7 +176,7 @@ class CommittedOffsets:
                 topic_id=topic_id,
             )
             values.append((number, value))
-            rows.append(row_type(partition_index=number, error_code=none))
+            rows.append(kept[number] if number < kept_count else row_type(partition_index=number, error_code=ErrorCode.NONE))
         effects.keep_offsets(group_id, topic.name, values, topic_id=topic_id)
         return rows
 

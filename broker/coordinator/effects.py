@@ -93,8 +93,7 @@ class Effects:
     def keep_offsets(self, group: str, topic: str, values: list[tuple[int, OffsetCommitValue]], *, topic_id: TopicId) -> None:
         """Ask for the records of offsets in one topic, by partition, that were committed now and have this topic id."""
         if values:
-            encode = OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id).encode
-            self.records += [encode(partition, value) for partition, value in values]
+            self.records += OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id).encode_all(values)
             self.changes.append(OffsetCommits(group, topic, values))
 
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:

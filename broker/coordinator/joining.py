@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,9 @@ from lowtide.runtime.random import Random
 
 PENDING_MEMBERS_MAX: Final = 10_000
 """Ids that may be out in one group without having come back. Kafka has no such limit; each costs memory for a session's time."""
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""What a member speaks, with what it says in each: the preferred one first."""
 
 MEMBER_ID_REQUIRED_SINCE: Final = 4
 SKIP_ASSIGNMENT_SINCE: Final = 9
@@ -50,16 +53,16 @@ class Joining:
     def join(self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
         """Let a member in, or say why not. It is answered when the rebalance that this starts, or meets, is complete."""
         member_id = request.member_id
-        names = [protocol.name for protocol in request.protocols]
+        protocols = _protocols(request)
         if not self._has_room(group, member_id):
             group.remove(member_id)
             self._rebalancing.end_session(group, member_id)
             effects.answer(reply, join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED))
         elif group.state is GroupState.DEAD:
             effects.answer(reply, join_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id))
-        elif not group.supports(request.protocol_type, names):
+        elif not group.supports(request.protocol_type, [name for name, _ in protocols]):
             effects.answer(reply, join_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
-        elif not group.has_room(_more_bytes(group, request, client)):
+        elif not group.has_room(_more_bytes(group, request, client, protocols)):
             group.memory.refused_count += 1
             effects.answer(reply, join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, member_id))
         elif member_id == NO_MEMBER_ID:
@@ -71,7 +74,7 @@ class Joining:
             if error != ErrorCode.NONE:
                 effects.answer(reply, join_failed(error, member_id))
             else:
-                self._join_again(group, group.members[member_id], request, reply, effects)
+                self._join_again(group, request, protocols, reply, effects)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
         maximum = self._settings.max_size
@@ -99,9 +102,10 @@ class Joining:
     def _unique(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    def _join_again(self, group: ClassicGroup, member: Member, request: JoinGroupRequest, reply: Reply, effects: Effects) -> None:
+    def _join_again(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, reply: Reply, effects: Effects) -> None:
         """A member joins again: that is a rebalance, unless it has nothing new to say and is no leader of a stable group."""
-        unchanged = member.protocols == _protocols(request)
+        member = group.members[request.member_id]
+        unchanged = member.protocols == protocols
         is_leader = member.member_id == group.leader_id
         if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
             effects.answer(reply, joined(group, member.member_id, with_members=is_leader))
@@ -110,14 +114,17 @@ class Joining:
         elif group.state is GroupState.EMPTY:
             effects.answer(reply, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
         else:
-            self._update(group, member, request, reply, effects)
+            self._update(group, member, request, protocols, reply, effects)
             self._rebalancing.rebalance_or_complete(group, effects)
 
-    def _update(self, group: ClassicGroup, member: Member, request: JoinGroupRequest, reply: Reply, effects: Effects) -> None:
+    @staticmethod
+    def _update(
+        group: ClassicGroup, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: Reply, effects: Effects
+    ) -> None:
         """Take over what a member says. One that still waits with an earlier request is answered there: its client has given that up."""
         if member.awaiting_join is not None:
             effects.answer(member.awaiting_join, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
-        group.update(member, _protocols(request), _rebalance_timeout_ms(request), request.session_timeout_ms, reply)
+        group.update(member, protocols, _rebalance_timeout_ms(request), request.session_timeout_ms, reply)
 
     def _add(self, group: ClassicGroup, request: JoinGroupRequest, client: Client, member_id: str, reply: Reply, effects: Effects) -> None:
         member = Member(
@@ -196,17 +203,17 @@ class Joining:
         self._rebalancing.extend_session(group, back, effects.now_ms)
 
 
-def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
+def _protocols(request: JoinGroupRequest) -> Protocols:
     return tuple([(protocol.name, protocol.metadata) for protocol in request.protocols])
 
 
-def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: Client) -> int:
+def _more_bytes(group: ClassicGroup, request: JoinGroupRequest, client: Client, protocols: Protocols) -> int:
     """What the group would hold more for this member than it does."""
     known = group.members.get(request.member_id)
-    if known is not None and known.protocols == _protocols(request):
+    if known is not None and known.protocols == protocols:
         return 0
     held = known.held_bytes - len(known.assignment) if known is not None else 0
-    return bytes_of_member((client.client_id, request.group_instance_id), _protocols(request)) - held
+    return bytes_of_member((client.client_id, request.group_instance_id), protocols) - held
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:

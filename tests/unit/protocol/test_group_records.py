@@ -19,6 +19,7 @@ from lowtide.protocol.group_records import (
     OffsetCommit,
     OffsetCommitKey,
     OffsetCommitValue,
+    OffsetRecords,
     decode_record,
     encode_group_metadata,
     encode_offset_commit,
@@ -68,11 +69,15 @@ def test_offsets_are_written_by_hand_as_their_codec_writes_them(
     assert key[2:] == codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group=group, topic=topic, partition=partition))
     assert body is not None
     assert body[2:] == codec_for(OffsetCommitValue, 4).encode(value)
+    short = OffsetCommitValue(offset=offset, leader_epoch=epoch, metadata="", commit_timestamp=offset, topic_id=topic_id)
+    records = OffsetRecords(group, topic, commit_timestamp=offset, topic_id=topic_id)
+    assert records.encode_all([(partition, value), (3, short)]) == [(key, body), encode_offset_commit(group, topic, 3, short)]
 
 
 def test_an_offset_that_says_how_long_it_is_kept_is_of_version_1():
     value = OffsetCommitValue(offset=7, metadata="", commit_timestamp=9, expire_timestamp=20)
     key, body = encode_offset_commit("g", "t", 3, value)
+    assert OffsetRecords("g", "t", commit_timestamp=9, topic_id=bytes(16)).encode_all([(3, value)]) == [(key, body)]
     assert body == bytes.fromhex("0001 0000000000000007 0000 0000000000000009 0000000000000014")
     assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
 
