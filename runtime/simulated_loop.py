@@ -44,6 +44,10 @@ COROUTINE_CLOSES_MAX: Final = 10
 
 PENDING_NAMES_MAX: Final = 20
 
+CANCELLED_TIMERS_MIN: Final = 100
+CANCELLED_TIMERS_SHARE: Final = 0.5
+"""Cancelled timers are forgotten when they are more than this share of so many. Source: BaseEventLoop."""
+
 # Which process the running code belongs to; None is the simulation itself.
 _CURRENT_NODE: Final[ContextVar[SimulatedNode | None]] = ContextVar("current_node", default=None)
 
@@ -112,9 +116,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module. Everything that chance decides in loop and network comes from `seed`."""
 
     # Of BaseEventLoop, and unknown to the type checker.
+    _check_closed: Callable[[], None]
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
     _thread_id: int | None
+    _timer_cancelled_count: int
 
     def __init__(self, seed: int, *, time_limit_s: float = TIME_LIMIT_S) -> None:
         super().__init__()
@@ -131,8 +138,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._tasks: dict[asyncio.Task[Any], SimulatedNode | None] = {}
         # Tasks that raised: kept, so that "never retrieved" is found at the end and not whenever they happen to be collected.
         self._failed: list[asyncio.Task[Any]] = []
-        # What BaseEventLoop expects of its subclasses.
-        self._selector = _VirtualSelector(self)
+        self.ran: set[SimulatedNode | None] = set()
+        """The processes that have run at this instant; None stands for the simulation itself."""
         self._clock_resolution = 1e-9
         self.set_exception_handler(lambda _loop, context: self._on_unhandled(context))
 
@@ -237,6 +244,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 raise SimulatedDeadlockError(f"callbacks call each other for ever; tasks: {self._pending_names()}")
             return
         self._passes_count = 0
+        self.ran.clear()
         self._now_s = max(self._now_s, self._scheduled[0].when())  # timeout_s is capped, and a float's breadth off
         if self._now_s > self._time_limit_s:
             raise SimulatedDeadlockError(f"not done after {self._time_limit_s} s; these wait: {self._pending_names()}")
@@ -245,19 +253,57 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         names = [f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')})" for task in self._tasks]
         return ", ".join(names[:PENDING_NAMES_MAX]) or "no task"
 
+    def _run_once(self) -> None:
+        """One pass, as BaseEventLoop makes it and in the same order, without what only a real loop needs."""
+        self._drop_cancelled()
+        ready, scheduled = self._ready, self._scheduled
+        if ready or self._stopping:
+            self.advance(0)
+        else:
+            self.advance(max(0.0, scheduled[0].when() - self._now_s) if scheduled else None)
+        end_s = self._now_s + self._clock_resolution
+        while scheduled and scheduled[0].when() < end_s:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as BaseEventLoop does
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                self.ran.add(_node_of_handle(handle))
+                handle._run()  # noqa: SLF001 - as BaseEventLoop does
+
+    def _drop_cancelled(self) -> None:
+        """Forget cancelled timers: all when there are many, else those that would be next."""
+        scheduled = self._scheduled
+        if len(scheduled) > CANCELLED_TIMERS_MIN and self._timer_cancelled_count / len(scheduled) > CANCELLED_TIMERS_SHARE:
+            for timer in scheduled:
+                if timer.cancelled():
+                    timer._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as BaseEventLoop does
+            scheduled[:] = [timer for timer in scheduled if not timer.cancelled()]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+            return
+        while scheduled and scheduled[0].cancelled():
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as BaseEventLoop does
+
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
-        handle = super().call_soon(callback, *args, context=context)
+        self._check_closed()
+        handle = asyncio.Handle(callback, args, self, context)
         node = _node_of_handle(handle)
-        if node is not None:
-            if not node.is_alive:
-                handle.cancel()
-            elif node.parked is not None:
-                self._ready.pop()
-                node.parked.append(handle)
+        if node is None or (node.is_alive and node.parked is None):
+            self._ready.append(handle)
+        elif node.parked is not None:
+            node.parked.append(handle)
+        else:
+            handle.cancel()
         return handle
 
     def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.TimerHandle:
-        handle = super().call_at(when, callback, *args, context=context)
+        self._check_closed()
+        handle = _Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, handle)
+        handle._scheduled = True  # noqa: SLF001 - as BaseEventLoop does
         node = _node_of_handle(handle)
         if node is not None:
             if not node.is_alive:
@@ -319,8 +365,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             task._log_traceback = False  # noqa: SLF001 - `failures` has told it
         self._failed.clear()
 
-    def _process_events(self, event_list: object) -> None: ...
-
     def _write_to_self(self) -> None: ...
 
     # The network
@@ -364,15 +408,15 @@ def _nothing(loop: SimulatedLoop) -> asyncio.Handle:
 def _do_nothing() -> None: ...
 
 
-class _VirtualSelector:
-    """Where a real loop would sleep, virtual time moves on."""
+class _Timer(asyncio.TimerHandle):
+    """A timer that is compared with its like only."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
-        self._loop = loop
+    __slots__ = ()
+    _scheduled: bool
+    _when: float
 
-    def select(self, timeout_s: float | None) -> tuple[()]:
-        self._loop.advance(timeout_s)
-        return ()
+    def __lt__(self, other: _Timer) -> bool:  # type: ignore[override]
+        return self._when < other._when
 
 
 def run_simulation(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed: int, *, time_limit_s: float = TIME_LIMIT_S) -> T:

@@ -16,7 +16,7 @@ unclean election only those that were asked for since. At the end of a run, when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -25,6 +25,7 @@ from lowtide.metadata.store import Batch
 from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset, TopicId
 from lowtide.storage.log import Log
+from lowtide.storage.log_manager import LogManager
 from lowtide.testing.chronicle import Chronicle
 from lowtide.testing.cluster_load import PartitionLoad
 from lowtide.testing.machines import Machine
@@ -98,34 +99,22 @@ class ClusterInvariants:
         self._replaced: dict[BrokerId, int] = {}
         self._replaced_s: dict[BrokerId, float] = {}
         self._voided_s: dict[Key, float] = {}
+        self._looks_at_all = True
         self._dirty = True
         """Whether all members must be looked at, or only those of these partitions:"""
         self._touched: dict[Key, None] = {}
 
     # Each moment
 
-    def check(self) -> None:
-        """Look at everything that has changed."""
+    def check(self, ran: Container[object]) -> None:
+        """Look at everything that has changed. Of the brokers only those may have that ran: `ran` has their nodes."""
         self.checks += 1
+        looks_at_all, self._looks_at_all = self._looks_at_all, False
         self._shared.follow(self._on_metadata)
         for machine in self.machines.values():
-            broker = machine.broker
-            manager = None if broker is None else broker._log_manager  # noqa: SLF001 - the checker sees everything
-            if manager is None:
-                continue
-            entry = self._entries.get(machine.broker_id)
-            logs = manager.logs
-            if entry is None or entry[0] is not manager or entry[1] != len(logs):
-                entry = (manager, len(logs), [self._watch(machine, log) for log in logs.values()])
-                self._entries[machine.broker_id] = entry
-            for watch in entry[2]:
-                log = watch.log
-                assert log is not None
-                if (log.log_start_offset, log.high_watermark, log.log_end_offset) != watch.seen:
-                    self._on_log(machine, watch, log)
-            session = machine.broker._session  # type: ignore[union-attr]  # noqa: SLF001
-            if session is not None and self._images.get(machine.broker_id) != session.image.revision:
-                self._check_leaders(machine)
+            manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - the checker sees everything
+            if manager is not None:
+                self._look_at(machine, manager, may_have_changed=looks_at_all or machine.node in ran)
         self.parked.check()
         if self._dirty:
             self._dirty = False
@@ -138,6 +127,23 @@ class ClusterInvariants:
                 if known is not None and number < len(known.partitions):
                     self._check_members(known, number, known.partitions[number])
         self._touched.clear()
+
+    def _look_at(self, machine: Machine, manager: LogManager, *, may_have_changed: bool) -> None:
+        entry = self._entries.get(machine.broker_id)
+        logs = manager.logs
+        if entry is None or entry[0] is not manager or entry[1] != len(logs):
+            entry = (manager, len(logs), [self._watch(machine, log) for log in logs.values()])
+            self._entries[machine.broker_id] = entry
+        elif not may_have_changed:
+            return
+        for watch in entry[2]:
+            log = watch.log
+            assert log is not None
+            if (log.log_start_offset, log.high_watermark, log.log_end_offset) != watch.seen:
+                self._on_log(machine, watch, log)
+        session = machine.broker._session  # type: ignore[union-attr]  # noqa: SLF001
+        if session is not None and self._images.get(machine.broker_id) != session.image.revision:
+            self._check_leaders(machine)
 
     def replica(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> ReplicaWatch | None:
         """What is known of a replica, if anything was seen of it on its present disk."""
@@ -262,6 +268,7 @@ class ClusterInvariants:
 
     def restore(self) -> None:
         """All replicas are the same again: what holds of records holds anew, and all that they have is compared."""
+        self._looks_at_all = True
         for (_, topic_id, number), watch in self._watches.items():
             if self.committed(topic_id, number).is_void:
                 watch.checked_to, watch.seen = 0, (-1, -1, -1)

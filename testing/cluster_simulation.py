@@ -155,7 +155,7 @@ class ClusterSimulation:
         """The invariants, whenever time moves on."""
         if self.chronicle.violation is None:
             self.invariants.parked.now_s = self.loop.time()
-            self.invariants.check()
+            self.invariants.check(self.loop.ran)
 
     def _on_void(self, topic: str, number: int) -> None:
         self.work.on_void(topic, number)

@@ -47,15 +47,18 @@ class ParkedDeletes:
             self._listened_s = self.now_s
         for machine in self._machines.values():
             broker = machine.broker
-            if broker is None or broker.replicas is None:
+            replicas = None if broker is None else broker.replicas
+            if broker is None or replicas is None:
                 continue
-            queues = [queue for queue in (broker.replicas.deletes, broker.replicas.log_starts) if queue._purgatory._buckets]  # noqa: SLF001
-            if not (queues or listens) or not machine.is_running:  # This is looked at whenever time moves on.
+            deletes, log_starts = replicas.deletes, replicas.log_starts
+            waits = deletes._purgatory._buckets or log_starts._purgatory._buckets  # noqa: SLF001 - the checker sees everything
+            if not (waits or listens) or not machine.is_running:  # This is looked at whenever time moves on.
                 continue
             if listens:
                 self._note_heard(machine.broker_id, broker)
-            for queue in queues:
-                self._check_queue(machine, broker, queue, waiting)
+            if waits:
+                self._check_queue(machine, broker, deletes, waiting)
+                self._check_queue(machine, broker, log_starts, waiting)
         self._ended = waiting
 
     def live_since(self, leader: BrokerId, topic: TopicImage, number: int, moment_s: float) -> Iterator[tuple[BrokerId, str]]:
@@ -83,15 +86,18 @@ class ParkedDeletes:
             leadership = partition.leadership
             if leadership is None:
                 continue
+            lag_ms = leadership.lag_time_max_ms
             for follower, state in leadership.followers.items():
+                epoch = state.broker_epoch
+                if epoch < 0 or epoch != image.broker_epoch(follower) or not state.has_fetched_within(lag_ms, now_ms):
+                    continue
+                if not image.may_be_in_sync(follower, partition.topic_id, number):
+                    continue
                 key = (leader, partition.topic_id, number, partition.leader_epoch, follower)
-                known = state.broker_epoch >= 0 and state.broker_epoch == image.broker_epoch(follower)
-                online = known and image.may_be_in_sync(follower, partition.topic_id, number)
-                if online and state.has_fetched_within(leadership.lag_time_max_ms, now_ms):
-                    still.add(key)
-                    before = self._heard.get(key)
-                    if before is None or before[0] != state.broker_epoch:
-                        self._heard[key] = (state.broker_epoch, self.now_s)
+                still.add(key)
+                before = self._heard.get(key)
+                if before is None or before[0] != epoch:
+                    self._heard[key] = (epoch, self.now_s)
         # Also who isn't a replica any more: one that is made a replica again begins anew, with an empty log.
         for key in [key for key in self._heard if key[0] == leader and key not in still]:
             del self._heard[key]
