@@ -4,7 +4,8 @@ Pure: a request, the time and the state give records and answers. A transaction 
 of a log that is loaded and those that were just appended. While a record about it isn't committed, everybody else is told to come again.
 
 Guards: partitions are told how a transaction ended (`TransactionPorts.tell`) only when that is committed, and until all have been it stays
-as it ended; a producer that another has followed, or whose transaction took too long, can't end or begin one; every open transaction ends.
+as it ended; a producer that another has followed, or whose transaction took too long, can't end or begin one in its epoch; every open
+transaction ends.
 
 Source: Kafka's `TransactionCoordinator`, `TransactionStateManager`; KIP-98, KIP-360, KIP-588, KIP-664, KIP-890.
 """
