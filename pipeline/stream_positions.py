@@ -37,9 +37,6 @@ LATEST_FOR_MS: Final = 100
 SELECTED_FOR_MS: Final = 1000
 """How long it is believed which partitions there are."""
 
-LAST_TRIM_MS: Final = 10_000
-"""How long a query that is ending waits for its last trim."""
-
 
 class StreamPositions:
     """The driver's side of a stream. Lives for one run of the query."""
@@ -85,7 +82,7 @@ class StreamPositions:
         end = start if self._waits_for_more(begins, ends, rows_min) else _limited(begins, ends, rows_max)
         if end == start:
             if self._target is not None and self._trimmer is not None:
-                self._trimmer.finish(LAST_TRIM_MS)
+                self._trimmer.finish(self._options.trim.timeout_ms)
             return dict(start_json)
         made = self._as_json(end)
         if start == self._initial and not self._options.starting.is_earliest:
