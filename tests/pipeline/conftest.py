@@ -95,6 +95,21 @@ def offsets(frame) -> dict[int, list[int]]:
     return found
 
 
+def run_to_its_end(writer) -> None:
+    """Run a stream that ends by itself; again, where Spark has given up a new Python worker: it has ten seconds to call back."""
+    for attempt in range(5):
+        query = writer.start()
+        try:
+            query.awaitTermination(120)
+        except Exception as error:
+            if "failed to connect back" not in str(error) or attempt == 4:
+                raise
+        else:
+            return
+        finally:
+            query.stop()
+
+
 def delete_to(bootstrap: str, topic: str, until: dict[int, int]) -> None:
     """Delete what lies below an offset of each partition."""
     from confluent_kafka import TopicPartition

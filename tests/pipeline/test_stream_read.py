@@ -8,7 +8,7 @@ import time
 import pytest
 from pyspark.errors import PySparkException
 
-from .conftest import make_topic
+from .conftest import make_topic, run_to_its_end
 
 
 @pytest.fixture
@@ -28,11 +28,7 @@ def run(spark, lowtide, tmp_path):
         for name, value in options.items():
             reader = reader.option(name.replace("__", "."), str(value))
         writer = reader.load().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / checkpoint))
-        query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination(120)
-        finally:
-            query.stop()
+        run_to_its_end(writer.trigger(availableNow=True))
         return batches
 
     return run

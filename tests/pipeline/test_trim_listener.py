@@ -7,6 +7,7 @@ import pytest
 from lowtide.pipeline.trim import Consumed
 from lowtide.protocol.types import TopicPartition
 
+from .conftest import run_to_its_end
 from .test_stream_read import until
 from .test_trim import begins  # noqa: F401 a fixture
 
@@ -20,11 +21,7 @@ def started(spark, lowtide, tmp_path):
     def started(name: str, topic: str) -> None:
         reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap).option("subscribe", topic)
         writer = reader.option("startingOffsets", "earliest").load().writeStream.format("noop").queryName(name)
-        query = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True).start()
-        try:
-            query.awaitTermination(120)
-        finally:
-            query.stop()
+        run_to_its_end(writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True))
 
     return started
 
