@@ -52,12 +52,13 @@ class Ledger:
     def __init__(self, without: Target) -> None:
         self._without = without
         self._seen: dict[int, float] = {}
+        self._looking_s = 0.0
         threading.Thread(target=self._look, daemon=True).start()
 
     def seconds(self) -> float:
         """What they have taken so far. The broker is a child of this process too, if it was started here, and isn't counted."""
         self._add()
-        return sum(self._seen.copy().values()) - (self._without.cpu_s() if self._without.can_be_started else 0.0)
+        return sum(self._seen.copy().values()) - self._looking_s - (self._without.cpu_s() if self._without.can_be_started else 0.0)
 
     def _add(self) -> None:
         self._seen.update(cpu_by_process([os.getpid()]))
@@ -65,6 +66,7 @@ class Ledger:
     def _look(self) -> None:
         while True:
             self._add()
+            self._looking_s = time.thread_time()
             time.sleep(LOOK_S)
 
 
