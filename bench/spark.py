@@ -61,7 +61,9 @@ class Ledger:
         return sum(self._seen.copy().values()) - self._looking_s - (self._without.cpu_s() if self._without.can_be_started else 0.0)
 
     def _add(self) -> None:
-        self._seen.update(cpu_by_process([os.getpid()]))
+        for process, seconds in cpu_by_process([os.getpid()]).items():
+            # One that ends while it is looked at tells nothing any more.
+            self._seen[process] = max(seconds, self._seen.get(process, 0.0))
 
     def _look(self) -> None:
         while True:
