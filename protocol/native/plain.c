@@ -40,19 +40,8 @@ static bool as_record(PyObject *records, Py_ssize_t number, struct plain_record 
         return false;
     }
     /* Attributes, the timestamp delta and the count of headers are a zero each. */
-    record->body = 3 + varint_size(number) + varint_size(record->key_size) + varint_size(record->value_size);
-    record->body += (size_t)(record->key_size > 0 ? record->key_size : 0) + (size_t)(record->value_size > 0 ? record->value_size : 0);
+    record->body = 3 + varint_size(number) + field_size(record->key_size) + field_size(record->value_size);
     return true;
-}
-
-static uint8_t *write_content(uint8_t *at, const char *bytes, Py_ssize_t size)
-{
-    at = write_varint(at, size);
-    if (size > 0) {
-        memcpy(at, bytes, (size_t)size);
-        at += size;
-    }
-    return at;
 }
 
 static uint8_t *write_plain(uint8_t *at, Py_ssize_t number, const struct plain_record *record)
@@ -61,8 +50,8 @@ static uint8_t *write_plain(uint8_t *at, Py_ssize_t number, const struct plain_r
     *at++ = 0;
     *at++ = 0;
     at = write_varint(at, number);
-    at = write_content(at, record->key, record->key_size);
-    at = write_content(at, record->value, record->value_size);
+    at = write_field(at, record->key, record->key_size);
+    at = write_field(at, record->value, record->value_size);
     *at++ = 0;
     return at;
 }

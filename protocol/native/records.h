@@ -36,6 +36,10 @@ bool read_header(const uint8_t **at, const uint8_t *end, const uint8_t **name, i
 size_t varint_size(int64_t value);
 uint8_t *write_varint(uint8_t *at, int64_t value);
 
+/* A key, value, or a header's name or content with its size before it; a size of -1 is a null. */
+uint64_t field_size(int64_t size);
+uint8_t *write_field(uint8_t *at, const void *bytes, int64_t size);
+
 /* What the records of a batch say together. */
 struct walked {
     int64_t min_timestamp_delta, max_timestamp_delta;

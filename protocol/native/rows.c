@@ -26,6 +26,21 @@ uint8_t *write_varint(uint8_t *at, int64_t value)
     return at;
 }
 
+uint64_t field_size(int64_t size)
+{
+    return varint_size(size) + (size > 0 ? (uint64_t)size : 0);
+}
+
+uint8_t *write_field(uint8_t *at, const void *bytes, int64_t size)
+{
+    at = write_varint(at, size);
+    if (size > 0) {
+        memcpy(at, bytes, (size_t)size);
+        at += size;
+    }
+    return at;
+}
+
 /* The entry of a row; false where the buffers don't have it. */
 static bool find_entry(const struct binary_input *input, int64_t row, int64_t *entry, bool *is_null)
 {
@@ -100,21 +115,6 @@ struct row {
     int64_t number, timestamp, timestamp_delta;
     uint64_t size; /* of the record, without its own length */
 };
-
-static uint64_t field_size(int32_t size)
-{
-    return varint_size(size) + (size > 0 ? (uint64_t)size : 0);
-}
-
-static uint8_t *write_field(uint8_t *at, const uint8_t *bytes, int32_t size)
-{
-    at = write_varint(at, size);
-    if (size > 0) {
-        memcpy(at, bytes, (size_t)size);
-        at += size;
-    }
-    return at;
-}
 
 static bool load_header(const struct rows *rows, int32_t number, const uint8_t **name, int32_t *name_size, const uint8_t **content,
                         int32_t *content_size)
