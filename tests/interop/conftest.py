@@ -14,6 +14,7 @@ from lowtide.testing.free_ports import free_ports
 from .franz_go import FranzGo, build
 from .kafka import Kafka, fetch_jars
 from .lowtide_process import LowtideProcess
+from .secured_kafka import SecuredKafka
 from .tools import JavaClient, Tools
 
 
@@ -42,6 +43,15 @@ def kafka(jars: Path, tmp_path: Path) -> Iterator[Kafka]:
     node = Kafka(jars, tmp_path / "kafka", free_ports(2))
     yield node
     node.stop()
+
+
+@pytest.fixture(scope="module")
+def secured(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """A running Kafka node whose clients may log in, with TLS and without."""
+    made = SecuredKafka(jars, tmp_path_factory.mktemp("kafka") / "node")
+    made.node.start()
+    yield made
+    made.node.stop()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -36,14 +35,6 @@ from .secured_kafka import SecuredKafka
 pytestmark = pytest.mark.interop
 
 START_MS = int(time.time() * 1000) - 3_600_000
-
-
-@pytest.fixture(scope="module")
-def secured(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    made = SecuredKafka(jars, tmp_path_factory.mktemp("kafka") / "node")
-    made.node.start()
-    yield made
-    made.node.stop()
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,14 +107,6 @@ def test_keys_go_where_other_clients_send_them(kafka: Kafka):
             assert key is not None
             hashed = partitions_of_keys(np.array([0, len(key)], np.int32), np.frombuffer(key, np.uint8), PARTITIONS)
             assert int(hashed[0]) == partition
-
-
-@pytest.fixture(scope="module")
-def secured(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    made = SecuredKafka(jars, tmp_path_factory.mktemp("kafka") / "node")
-    made.node.start()
-    yield made
-    made.node.stop()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -18,7 +18,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ..pipeline.local_spark import local_spark  # noqa: TID252 tests are no package that could be named
 from .kafka import Kafka
 from .lowtide_process import LowtideProcess
-from .secured_kafka import SecuredKafka
 
 pytestmark = pytest.mark.interop
 
@@ -112,25 +111,18 @@ def test_a_listener_trims_a_topic(spark, bootstrap, tmp_path, format):
         spark.streams.removeListener(listener)
 
 
-def test_a_job_logs_in_over_tls(spark, jars, tmp_path, lowtide_topic):
+def test_a_job_logs_in_over_tls(spark, secured, tmp_path, lowtide_topic):
     """Driver, workers and the deletes behind them take the same options."""
-    secured = SecuredKafka(jars, tmp_path / "node")
-    secured.node.start()
-    try:
-        options = {f"kafka.{key}": value for key, value in secured.settings("SASL_SSL", "SCRAM-SHA-512").items()}
-        admin = AdminClient({"bootstrap.servers": secured.node.bootstrap})
-        admin.create_topics([NewTopic(lowtide_topic, 2)])[lowtide_topic].result(30)
-        rows = spark.range(500).selectExpr("cast(id as string) as key", "repeat('x', 1000) as value")
-        rows.write.format("lowtide").mode("append").options(**options).option("topic", lowtide_topic).save()
-        counts: list[int] = []
-        reader = (
-            spark.readStream.format("lowtide").options(**options).option("subscribe", lowtide_topic).option("startingOffsets", "earliest")
-        )
-        writer = reader.option("trim", "eager").load().writeStream.foreachBatch(lambda frame, _: counts.append(frame.count()))
-        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-        query.awaitTermination(180)
-        assert sum(counts) == 500
-        again = spark.read.format("lowtide").options(**options).option("subscribe", lowtide_topic).load()
-        assert again.count() == 0
-    finally:
-        secured.node.stop()
+    options = {f"kafka.{key}": value for key, value in secured.settings("SASL_SSL", "SCRAM-SHA-512").items()}
+    admin = AdminClient({"bootstrap.servers": secured.node.bootstrap})
+    admin.create_topics([NewTopic(lowtide_topic, 2)])[lowtide_topic].result(30)
+    rows = spark.range(500).selectExpr("cast(id as string) as key", "repeat('x', 1000) as value")
+    rows.write.format("lowtide").mode("append").options(**options).option("topic", lowtide_topic).save()
+    counts: list[int] = []
+    reader = spark.readStream.format("lowtide").options(**options).option("subscribe", lowtide_topic).option("startingOffsets", "earliest")
+    writer = reader.option("trim", "eager").load().writeStream.foreachBatch(lambda frame, _: counts.append(frame.count()))
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    query.awaitTermination(180)
+    assert sum(counts) == 500
+    again = spark.read.format("lowtide").options(**options).option("subscribe", lowtide_topic).load()
+    assert again.count() == 0
