@@ -6,9 +6,22 @@ An expected outcome (a full disk, an offset out of range) is an `ErrorCode` in a
 from __future__ import annotations
 
 import errno
+from typing import Final
 
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors of a disk without room."""
+
+EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+"""The process or the machine has no descriptor, memory or thread left. The call had no effect on the disk."""
+
+PASSING: Final = DISK_FULL | EXHAUSTED
+"""Errors that are no fault of the disk and may pass. None of them takes a log directory offline: the operation is refused or repeated."""
+
+
+def is_passing(error: OSError | StorageError) -> bool:
+    """Whether the disk isn't broken: it is full, or the call lacked a descriptor, memory or a thread."""
+    number = error.error_number if isinstance(error, StorageError) else error.errno
+    return number in PASSING
 
 
 class StorageError(Exception):
@@ -27,6 +40,11 @@ class StorageError(Exception):
     def is_disk_full(self) -> bool:
         """Whether there was no room, which is no fault of the disk and may pass."""
         return self.error_number in DISK_FULL
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the disk isn't at fault and the operation may succeed later: `PASSING`."""
+        return self.error_number in PASSING
 
 
 class RefusedDirectoryError(StorageError):
