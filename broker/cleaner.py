@@ -162,7 +162,7 @@ class Cleaner:
     def _on_unreadable(self, log: Log, error: StorageError) -> None:
         if isinstance(error, DamagedSegmentError):
             self._give_up(log, str(error))
-        elif not error.is_disk_full:
+        elif not error.is_passing:
             self._log_manager.fail_directory_of(log, error)
 
     def _give_up(self, log: Log, reason: str) -> None:

@@ -60,7 +60,7 @@ class HostedLogs:
             except StorageError as error:
                 if key not in self.offline:
                     self._failed.setdefault(key, error)
-                if error.is_disk_full:
+                if error.is_passing:
                     self._without_room.add(key.topic)
                 return None
             if key in self.offline:

@@ -189,7 +189,7 @@ class Retention:
             if plan.rolls:
                 log.roll(now_ms)
         except StorageError as error:
-            if not error.is_disk_full:
+            if not error.is_passing:
                 self._on_failed(partition, error)
                 return False
             plan = self._without_last(partition, consumed, now_ms)

@@ -6,7 +6,9 @@ event loop. Barriers that wait together are carried out together (group commit):
 * The answers come in the order of submission. The barriers of one round become durable in no particular order: who needs one to be
   durable before another waits for the answer of the first.
 * After a failed sync nothing is known about the disk (see `filesystem.port`): the committer answers that error from then on, and tries
-  nothing more. That a file was closed, or a name removed, before its turn came is the fault of that barrier alone.
+  nothing more. Its error number is then one of a broken disk, whatever the sync reported (`filesystem.failures`). That a file was closed,
+  or a name removed, before its turn came is the fault of that barrier alone; so is a rename that failed, for want of room for one. An
+  error of the kinds `NO_ROOM` and `NO_RESOURCE` thus comes from a rename: those before it in the barrier are done, those behind it aren't.
 
 Source: PostgreSQL's lesson of 2018, "fsync() surprise" (lwn.net/Articles/752063).
 """
@@ -21,16 +23,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from lowtide.runtime.completions import Completions, call_all
-from lowtide.runtime.filesystem import File, FileSystem
+from lowtide.runtime.filesystem import FailureKind, File, FileSystem, failure_kind, is_passing
 from lowtide.runtime.random import Random
 
 OnDone: TypeAlias = Callable[[OSError | None], None]
-
-# Answers that speak of the thing that was to be synced, not of the disk.
-TARGET_GONE_ERRNOS: Final = frozenset({errno.ENOENT, errno.EBADF, errno.ENOTDIR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +117,22 @@ class _Round:
         try:
             sync()
         except OSError as error:
-            if error.errno not in TARGET_GONE_ERRNOS:
-                self.failure = error
-            return error
+            if failure_kind(error.errno) is FailureKind.GONE:
+                return error
+            self.failure = _sync_error(error)
+            return self.failure
         return None
+
+
+def _sync_error(error: OSError) -> OSError:
+    """The error of a failed sync. One without room or resources must not look like an error that passes: trying again proves nothing."""
+    if not is_passing(error):
+        return error
+    failed = OSError(
+        errno.EIO, f"a sync failed, and what the disk holds is unknown: {error.strerror} (errno {error.errno})", error.filename
+    )
+    failed.__cause__ = error
+    return failed
 
 
 class ThreadCommitter:

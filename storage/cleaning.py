@@ -39,7 +39,7 @@ from lowtide.storage.cleanable import GROUP_SEGMENTS_MAX, RELATIVE_OFFSET_MAX, g
 from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, CleanedSegment, CleanedSize
 from lowtide.storage.cleaned_transactions import CleanedTransactions
 from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, note_batch, place_of
-from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.offset_map import OffsetMap
 from lowtide.storage.open_transactions import CompletedTransaction
 from lowtide.storage.segment import CONTROL_BYTES_MAX, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
@@ -321,4 +321,4 @@ class _naming(contextlib.AbstractContextManager[None]):  # noqa: N801 - used lik
             raise DamagedSegmentError(self._path, f"the batch at offset {self._header.base_offset}: {error}") from error
 
 
-__all__ = ["DISK_FULL", "CleaningDone", "CleaningFailed", "CleaningOrder", "GroupCleaned", "clean_log", "decode_outcome", "encode_order"]
+__all__ = ["CleaningDone", "CleaningFailed", "CleaningOrder", "GroupCleaned", "clean_log", "decode_outcome", "encode_order"]

@@ -27,7 +27,7 @@ from lowtide.storage.checkpoint import (
 from lowtide.storage.directory_cleanings import DirectoryCleanings
 from lowtide.storage.directory_deletions import DeletionHooks, DirectoryDeletions, offline_error
 from lowtide.storage.directory_upkeep import DirectoryUpkeep, UpkeepParts
-from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.file_removal import FileRemoval
 from lowtide.storage.loader import LoadReport, create_log, load_log
 from lowtide.storage.log import Log, LogConfig, RemovedSegment
@@ -218,7 +218,7 @@ class DirectoryLogs:
                 self._recovery_points.write_now()
         except OSError as error:
             # Without room there is no registration either, and the next start comes here again.
-            if error.errno not in DISK_FULL:
+            if not is_passing(error):
                 raise
 
     def _sync_what_was_left(self, log: Log) -> None:
@@ -226,7 +226,7 @@ class DirectoryLogs:
         try:
             self._flusher.flush_now(log)
         except StorageError as error:
-            if not error.is_disk_full:
+            if not error.is_passing:
                 raise
 
     # What it is
@@ -308,7 +308,7 @@ class DirectoryLogs:
             raise
         except OSError as error:
             self._undo_create(topic_partition, was_there=was_there)
-            if error.errno not in DISK_FULL:
+            if not is_passing(error):
                 self.fail(error)
             raise storage_error(folder, error) from error
         self._flusher.add(log, is_new=True)

@@ -5,16 +5,21 @@ An expected outcome (a full disk, an offset out of range) is an `ErrorCode` in a
 
 from __future__ import annotations
 
-import errno
-from typing import Final
+from lowtide.runtime.filesystem.failures import DISK_FULL, OUT_OF_RESOURCE, FailureKind, failure_kind
 
-DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The errors of a disk without room."""
+__all__ = [
+    "DISK_FULL",
+    "PASSING",
+    "DamagedSegmentError",
+    "FailureKind",
+    "RefusedDirectoryError",
+    "StorageError",
+    "failure_kind",
+    "is_passing",
+    "storage_error",
+]
 
-EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
-"""The process or the machine has no descriptor, memory or thread left. The call had no effect on the disk."""
-
-PASSING: Final = DISK_FULL | EXHAUSTED
+PASSING = DISK_FULL | OUT_OF_RESOURCE
 """Errors that are no fault of the disk and may pass. None of them takes a log directory offline: the operation is refused or repeated."""
 
 
@@ -37,9 +42,14 @@ class StorageError(Exception):
         self.error_number = error_number
 
     @property
+    def kind(self) -> FailureKind:
+        """What the error number says of the disk; `BROKEN` where there was none."""
+        return failure_kind(self.error_number)
+
+    @property
     def is_disk_full(self) -> bool:
         """Whether there was no room, which is no fault of the disk and may pass."""
-        return self.error_number in DISK_FULL
+        return self.kind is FailureKind.NO_ROOM
 
     @property
     def is_passing(self) -> bool:

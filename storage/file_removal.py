@@ -23,7 +23,7 @@ from typing import Final
 from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.worker import Worker
-from lowtide.storage.errors import DISK_FULL
+from lowtide.storage.errors import is_passing
 from lowtide.storage.segment_files import RemovedSegment
 
 SEGMENTS_AT_ONCE: Final = 8
@@ -153,6 +153,6 @@ def _rename(filesystem: FileSystem, renames: list[tuple[str, str]]) -> None:
             try:
                 filesystem.rename(source, target)
             except OSError as error:
-                if error.errno not in DISK_FULL:
+                if not is_passing(error):
                     raise
                 filesystem.remove_tree(source)

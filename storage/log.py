@@ -21,7 +21,7 @@ from lowtide.protocol.records import read_control_record
 from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File
-from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, storage_error
+from lowtide.storage.errors import DamagedSegmentError, is_passing, storage_error
 from lowtide.storage.file_slice import FileSlice
 from lowtide.storage.log_parts import LogParts
 from lowtide.storage.log_sync import LogSync
@@ -190,8 +190,8 @@ class Log(LogOffsets):
         self.transactions.settle(self.high_watermark)
 
     def _on_write_failed(self, error: OSError) -> ErrorCode:
-        """A write failed and was cut back. A full disk is an answer, anything else the end of this directory."""
-        if error.errno in DISK_FULL:
+        """A write failed and was cut back. A lack of room or of a resource is an answer, anything else the end of this directory."""
+        if is_passing(error):
             self.disk_full = True
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.offline = True

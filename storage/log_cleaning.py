@@ -178,7 +178,7 @@ class LogCleaning:
         try:
             barrier = self.log.swaps.begin(cleaned)
         except (OSError, StorageError) as error:
-            self._on_failed(error, is_no_room=isinstance(error, StorageError) and error.is_disk_full)
+            self._on_failed(error, is_no_room=isinstance(error, StorageError) and error.is_passing)
             return
         if barrier is None:
             self._drop()

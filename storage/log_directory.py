@@ -31,7 +31,7 @@ from lowtide.storage.checkpoint import (
     encode_meta_properties,
     parent_directory,
 )
-from lowtide.storage.errors import DISK_FULL, RefusedDirectoryError, StorageError, storage_error
+from lowtide.storage.errors import RefusedDirectoryError, StorageError, is_passing, storage_error
 
 LOCK_FILE = ".lock"
 REGISTRATION_COUNTER = "lowtide-registration"
@@ -270,7 +270,7 @@ def _check_writable(filesystem: FileSystem, path: str) -> None:
     try:
         filesystem.write_bytes(probe, b"")
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if not is_passing(error):
             raise
     else:
         filesystem.unlink(probe)

@@ -85,7 +85,7 @@ class LogFlusher:
         try:
             barrier = self._with_identity(log, log.flush_barrier())
         except StorageError as error:
-            if error.is_disk_full:
+            if error.is_passing:
                 log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
                 log.attention[log] = None
             else:

@@ -25,7 +25,7 @@ from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties, 
 from lowtide.storage.cleanable import Cleanable
 from lowtide.storage.directory_logs import DirectoryLogs
 from lowtide.storage.directory_opening import KnownTopic, OfflinePartition, Opened, OpenRequest, open_directories
-from lowtide.storage.errors import DISK_FULL, RefusedDirectoryError, StorageError, storage_error
+from lowtide.storage.errors import RefusedDirectoryError, StorageError, is_passing, storage_error
 from lowtide.storage.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
 from lowtide.storage.loader import LoadReport
 from lowtide.storage.log import Log, LogConfig, RemovedSegment
@@ -177,7 +177,7 @@ class LogManager:
                 try:
                     self._filesystem.replace_file(f"{path}/{KNOWN_DIRECTORIES}", encode_known(known))
                 except OSError as error:
-                    if error.errno not in DISK_FULL:
+                    if not is_passing(error):
                         directory.fail(error)
 
     @property
@@ -266,7 +266,7 @@ class LogManager:
                 try:
                     directory.directory.write_registration(number)
                 except OSError as error:
-                    if error.errno not in DISK_FULL:
+                    if not is_passing(error):
                         directory.fail(error)
 
     # Logs come and go
@@ -388,8 +388,12 @@ class LogManager:
         self._directories[parent_directory(log.directory)].flush(log)
 
     def fail_directory_of(self, log: Log, error: OSError | StorageError) -> None:
-        """A write to, or a read from, a log has failed: its whole directory goes offline."""
-        self._directories[parent_directory(log.directory)].fail(error)
+        """A write to, or a read from, a log has failed: its whole directory goes offline.
+
+        Not where room or a resource was lacking: the caller has answered with an error, and what it wanted may succeed later.
+        """
+        if not is_passing(error):
+            self._directories[parent_directory(log.directory)].fail(error)
 
     def _on_log_flushed(self, log: Log) -> None:
         self.on_log_flushed(log)

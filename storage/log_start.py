@@ -56,7 +56,7 @@ from lowtide.storage.checkpoint import (
     joined,
     staged_checkpoint,
 )
-from lowtide.storage.errors import DISK_FULL, StorageError
+from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.log_start_format import (
     JOURNAL_NAME,
     REMOVED,
@@ -222,7 +222,7 @@ class LogStartJournal:
         if isinstance(staged, Barrier):
             carry_out(self._filesystem, staged)
             apply_entries(self._entries, entries)
-        elif staged.errno not in DISK_FULL or entries:
+        elif not is_passing(staged) or entries:
             raise staged
 
     def _take(self, accepted: _Accepted) -> None:
@@ -299,7 +299,7 @@ class LogStartJournal:
             # The journal is the last of the files and of the renames; the module's head says why.
             self._submit(staged, partial(self._on_fold, batch, waiters, _Folded(staged.files[-1], content)))
             return None
-        if staged.errno in DISK_FULL:
+        if is_passing(staged):
             return staged
         self._fail(staged)
         self._fold_waiters = waiters
@@ -431,7 +431,7 @@ def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[Top
     try:
         filesystem.replace_file(path, image)
     except OSError as error:
-        if error.errno not in DISK_FULL or content is None:
+        if not is_passing(error) or content is None:
             raise
         # A full disk is freed by deletes, which need a broker that starts.
         _write_in_place(filesystem, directory, content.end)

@@ -25,7 +25,7 @@ from lowtide.storage.checkpoint import (
     parent_directory,
     staged_checkpoint,
 )
-from lowtide.storage.errors import DISK_FULL
+from lowtide.storage.errors import is_passing
 
 OnWritten: TypeAlias = Callable[[OSError | None], None]
 
@@ -139,7 +139,7 @@ class OffsetCheckpoint:
         self._written_values = None
         with contextlib.suppress(OSError):
             self._filesystem.unlink(self._path + TEMPORARY_SUFFIX)
-        failed = error if error.errno not in DISK_FULL else self._removed() if waiting else None
+        failed = error if not is_passing(error) else self._removed() if waiting else None
         if failed is not None:
             self._on_failure(failed)
             self._committer.submit(Barrier(), lambda _error: _tell(waiting, failed))
@@ -178,7 +178,7 @@ def read_checkpoint(filesystem: FileSystem, path: str, here: Container[TopicPart
         try:
             filesystem.replace_file(path, encode_offsets(known))
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if not is_passing(error):
                 raise
             filesystem.unlink(path)
             filesystem.sync_directory(parent_directory(path))

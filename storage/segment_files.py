@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.errors import DISK_FULL
+from lowtide.storage.errors import is_passing
 from lowtide.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, Segment, offset_name
 
 
@@ -52,7 +52,7 @@ class RemovedSegment:
                     try:
                         filesystem.rename(path, path + DELETED_SUFFIX)
                     except OSError as error:
-                        if error.errno not in DISK_FULL:
+                        if not is_passing(error):
                             raise
                         filesystem.unlink(path)
             self.renamed = True

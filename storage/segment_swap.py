@@ -28,7 +28,7 @@ from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SWAP_SUFFIX
-from lowtide.storage.errors import DISK_FULL, storage_error
+from lowtide.storage.errors import is_passing, storage_error
 from lowtide.storage.file_slice import SliceToken
 from lowtide.storage.open_transactions import CompletedTransaction
 from lowtide.storage.segment import SEGMENT_SUFFIXES, TRANSACTION_INDEX_SUFFIX, Segment, offset_name
@@ -116,7 +116,7 @@ class SegmentSwaps:
             try:
                 self._filesystem.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
             except OSError as error:
-                if error.errno not in DISK_FULL:
+                if not is_passing(error):
                     raise
                 # While one file is `.cleaned`, a start takes none of them.
                 self._unlink(group, SWAP_SUFFIX)

@@ -5,6 +5,7 @@ Everything else of Lowtide reaches files only through these names.
 
 from __future__ import annotations
 
+from lowtide.runtime.filesystem.failures import FailureKind, failure_kind, is_passing
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.runtime.filesystem.port import AlreadyLockedError, Buffer, File, FileSystem, Lock
 from lowtide.runtime.filesystem.real import OsFile, OsFileSystem
@@ -12,6 +13,7 @@ from lowtide.runtime.filesystem.real import OsFile, OsFileSystem
 __all__ = [
     "AlreadyLockedError",
     "Buffer",
+    "FailureKind",
     "File",
     "FileSystem",
     "Lock",
@@ -19,4 +21,6 @@ __all__ = [
     "OsFile",
     "OsFileSystem",
     "SimulatedCrashError",
+    "failure_kind",
+    "is_passing",
 ]

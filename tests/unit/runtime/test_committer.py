@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from lowtide.runtime.committer import Barrier, Committer, SimulatedCommitter, ThreadCommitter
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem import MemoryFileSystem, is_passing
 from lowtide.runtime.filesystem.memory import MemoryFile, Operation
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 
@@ -160,6 +160,39 @@ def test_after_a_failed_sync_nothing_is_tried_any_more(run: Callable[..., Record
     disk = run(scenario)
     assert disk.steps == ["sync /d/a"]
     assert disk.exists("/d/a")
+
+
+@either
+def test_a_sync_that_finds_no_room_is_not_an_error_that_passes(run: Callable[..., RecordingDisk]) -> None:
+    """Thin volumes and NFS report it there; what they have taken of the file is as unknown as after EIO."""
+
+    async def scenario(disk: RecordingDisk, committer: Committer) -> None:
+        file = disk.file("a")
+        disk.fail_next("sync", errno.ENOSPC)
+        for _ in range(2):
+            answers = Answers(1)
+            committer.submit(Barrier(files=(file,)), answers.of("x"))
+            await answers.done.wait()
+            error = answers.told[0][1]
+            assert error is not None
+            assert not is_passing(error)
+            assert "No space left on device" in str(error)
+
+    assert run(scenario).steps == ["sync /d/a"]
+
+
+@either
+def test_a_rename_that_finds_no_room_is_the_fault_of_its_own_barrier_only(run: Callable[..., RecordingDisk]) -> None:
+    async def scenario(disk: RecordingDisk, committer: Committer) -> None:
+        disk.file("a")
+        disk.fail_next("rename", errno.ENOSPC)
+        answers = Answers(2)
+        committer.submit(Barrier(renames=(("/d/a", "/d/b"),), directories=("/d",)), answers.of("no room"))
+        committer.submit(Barrier(directories=("/d",)), answers.of("good"))
+        await answers.done.wait()
+        assert [(name, error and error.errno) for name, error in answers.told] == [("no room", errno.ENOSPC), ("good", None)]
+
+    assert run(scenario).exists("/d/a")
 
 
 @either
