@@ -37,7 +37,7 @@ def to_a_broker(
     async def locate(items: Collection[K], _: int) -> Located[K]:
         located = Located[K]()
         brokers = await cluster.brokers(deadline)
-        some = cluster.ports.random.choice(brokers) if brokers else None
+        some = cluster.any_of_last_view(cluster.ports.random.choice(brokers)) if brokers else None
         for item in items:
             wanted = own(item)
             broker_id = some if wanted is None else wanted

@@ -28,6 +28,9 @@ OWN_CONNECTIONS_MAX: Final = 8
 
 NONCE_BYTES: Final = 18
 
+SILENCE_MS: Final = 30_000
+"""For so long a broker that did not answer in time is asked after the others."""
+
 
 class Ports(NamedTuple):
     """The outside world: real for users, simulated in tests."""
@@ -48,6 +51,7 @@ class _Place:
         self.room = asyncio.Semaphore(OWN_CONNECTIONS_MAX)
         self.failures = 0
         self.next_attempt_ms = 0
+        self.silent_until_ms = 0
 
 
 class Brokers:
@@ -72,9 +76,24 @@ class Brokers:
         place = self._places.get(address)
         return place is not None and place.next_attempt_ms > self._ports.clock.monotonic_ms()
 
+    def was_silent(self, address: Address) -> bool:
+        """Whether the broker there let a question wait a short time ago, and has not answered since."""
+        place = self._places.get(address)
+        return place is not None and place.silent_until_ms > self._ports.clock.monotonic_ms()
+
+    def note_silence(self, address: Address) -> None:
+        """The broker there takes longer than others should wait for."""
+        self._place(address).silent_until_ms = self._ports.clock.monotonic_ms() + SILENCE_MS
+
+    def note_answer(self, address: Address) -> None:
+        """The broker there answers."""
+        self._place(address).silent_until_ms = 0
+
     async def shared(self, address: Address) -> Connection:
         """The connection for quick requests. Takes as long as it takes: callers set a limit. Errors: AdminError, SettingsError."""
         place = self._place(address)
+        if place.shared is not None:
+            place.shared.close_if_overdue()
         if not self.is_connected(address):
             place.shared = None
             if place.opening is None:

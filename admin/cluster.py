@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,8 +16,11 @@ from lowtide.admin.brokers import Brokers, Ports
 from lowtide.admin.cluster_view import Broker, ClusterView, view_of
 from lowtide.admin.connection import Connection
 from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, DeadlineExceededError, is_retriable
+from lowtide.admin.first_answer import SILENT_MS, FirstAnswer
+from lowtide.admin.opening import SOFTWARE_NAME, SOFTWARE_VERSION
 from lowtide.admin.patience import Deadline, retry_backoff_ms
 from lowtide.admin.settings import Address, ClientSettings
+from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.types import BrokerId
@@ -72,6 +75,8 @@ class Cluster:
         self._connections = Brokers(settings, ports)
         self._known: dict[BrokerId, Broker] = {}
         self._controller: BrokerId | None = None
+        self._last_answer_from: Address | None = None
+        """Where the last answer that any broker could give came from."""
 
     def deadline(self, timeout_ms: int | None) -> Deadline:
         """By when a call has to end that begins now; None is `default.api.timeout.ms`."""
@@ -108,26 +113,21 @@ class Cluster:
         yield BrokerHandle(connection, deadline, request_timeout_ms)
 
     # ------------------------------------------------------------------ any broker
-    async def ask_any(self, ask: Callable[[BrokerHandle], Any], deadline: Deadline) -> Any:
+    async def ask_any(self, ask: Callable[[BrokerHandle], Awaitable[T]], deadline: Deadline) -> T:
         """What `ask` gets from some broker: those that are connected first, then the others, again and again until the deadline.
 
-        While there are others, a broker that keeps silent gets half of the time that is left.
+        A broker that does not answer within `SILENT_MS` goes on being waited for while the next one is asked too; the first answer counts.
 
-        Errors: DeadlineExceededError, with what each address said last; and what `ask` raises, except ConnectionFailedError.
+        Errors: DeadlineExceededError, with the last failure at each address; and what `ask` raises, except ConnectionFailedError.
         """
         failures: dict[Address, str] = {}
         attempt = 0
         while True:
-            candidates = self._candidates()
-            for place, address in enumerate(candidates, 1):
-                share = deadline if place == len(candidates) else deadline.earlier(deadline.remaining_ms() // 2)
-                try:
-                    async with self._reached(address, share) as handle:
-                        return await ask(handle)
-                except ConnectionFailedError as error:
-                    failures[address] = str(error)
-                if not deadline.remaining_ms():
-                    break
+            answers = FirstAnswer(self._connections, failures)
+            answer = await answers.of(self._candidates(), lambda address: self._ask_at(address, ask, deadline))
+            if answer is not None:
+                self._last_answer_from = answer.address
+                return answer.value
             attempt += 1
             reasons = "; ".join(failures.values()) or "none was tried"
             await self.rest(attempt, deadline, f"no broker answers: {reasons}")
@@ -135,15 +135,19 @@ class Cluster:
                 message = f"no broker answered within {deadline.timeout_ms} ms: {reasons}"
                 raise DeadlineExceededError(message)
 
+    async def _ask_at(self, address: Address, ask: Callable[[BrokerHandle], Awaitable[T]], deadline: Deadline) -> T:
+        async with self._reached(address, deadline) as handle:
+            return await ask(handle)
+
     def _candidates(self) -> list[Address]:
-        """Addresses in the order in which they are tried."""
+        """Addresses in the order in which they are tried; those that were silent a short time ago come last."""
         known = [broker.address for broker in self._known.values()]
         bootstrap = [address for address in self.settings.bootstrap_servers if address not in known]
         for addresses in (known, bootstrap):
             self.ports.random.shuffle(addresses)
         connected = [address for address in known + bootstrap if self._connections.is_connected(address)]
         ready = [address for address in known + bootstrap if address not in connected and not self._connections.rests(address)]
-        return connected + ready or known + bootstrap
+        return sorted(connected + ready or known + bootstrap, key=self._connections.was_silent)
 
     async def rest(self, attempt: int, deadline: Deadline, reason: str = "") -> None:
         """The backoff after so many attempts, or what is left of the time. Says once in a call that it goes on, and for what `reason`."""
@@ -165,12 +169,16 @@ class Cluster:
         return view
 
     async def controller(self, deadline: Deadline) -> BrokerId:
-        """The broker to ask for changes of the cluster: the controller, or one that will pass it on to that. Errors: as `view`."""
+        """The broker to ask for changes of the cluster: the controller, or one that will pass it on to that. Errors: as `view`.
+
+        A controller that does not answer at once is not waited for: the broker whose metadata named it passes the request on to it or
+        to its successor. (Apache Kafka with ZooKeeper refuses that with NOT_CONTROLLER; the call goes on until it has a new controller.)
+        """
         attempt = 0
         while True:
             await self.view((), deadline)
             if self._controller is not None and self._controller in self._known:
-                return self._controller
+                return self._controller if await self._answers(self._controller, deadline) else self.any_of_last_view(self._controller)
             attempt += 1
             await self.rest(attempt, deadline)
             if not deadline.remaining_ms():
@@ -181,6 +189,28 @@ class Cluster:
         """All brokers that clients can reach now. Errors: as `view`."""
         view = await self.view((), deadline)
         return sorted(view.brokers)
+
+    def any_of_last_view(self, otherwise: BrokerId) -> BrokerId:
+        """The broker that answered last, if its address is one that clients are given: it answers now, and any broker will do."""
+        by_address = {broker.address: broker_id for broker_id, broker in self._known.items()}
+        return otherwise if self._last_answer_from is None else by_address.get(self._last_answer_from, otherwise)
+
+    async def _answers(self, broker_id: BrokerId, deadline: Deadline) -> bool:
+        """Whether a broker answers the cheapest request within `SILENT_MS`; one that just answered is not asked."""
+        address = self._known[broker_id].address
+        if address == self._last_answer_from:
+            return True
+        if self._connections.was_silent(address):
+            return False
+        probe = Deadline(self.ports.clock, min(SILENT_MS, deadline.remaining_ms()))
+        try:
+            async with asyncio.timeout(probe.remaining_ms() / 1000), self.broker(broker_id, deadline) as handle:
+                await handle.ask(ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION))
+        except (TimeoutError, ConnectionFailedError):
+            self._connections.note_silence(address)
+            return False
+        self._connections.note_answer(address)
+        return True
 
     # ------------------------------------------------------------------ coordinators
     async def coordinators(self, groups: Collection[str], deadline: Deadline) -> Mapping[str, BrokerId | BrokerAnsweredError]:

@@ -40,6 +40,8 @@ class _Waiting(NamedTuple):
     request: type[ApiMessage]
     version: int
     future: asyncio.Future[Any]
+    due_ms: int
+    """When its answer is late (monotonic), also if the caller does not wait for it any more."""
 
 
 class Connection(asyncio.Protocol):
@@ -107,7 +109,8 @@ class Connection(asyncio.Protocol):
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         encoded = encode_request(request, version, self._correlation_id, self._client_id)
-        self._waiting.append(_Waiting(self._correlation_id, type(request), version, future))
+        due_ms = self._clock.monotonic_ms() + timeout_ms
+        self._waiting.append(_Waiting(self._correlation_id, type(request), version, future, due_ms))
         self._transport.write(encoded)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -129,6 +132,11 @@ class Connection(asyncio.Protocol):
         self._session = session
         if session.usable_ms is not None:
             self._usable_until_ms = self._clock.monotonic_ms() + session.usable_ms
+
+    def close_if_overdue(self) -> None:
+        """Close it if the oldest answer is late: a caller that was cancelled meanwhile did not close it."""
+        if self._waiting and self._clock.monotonic_ms() > self._waiting[0].due_ms:
+            self.close("it did not answer in time")
 
     def close(self, reason: str) -> None:
         """Close at once. Whoever waits gets a ConnectionFailedError with the reason."""

@@ -3,7 +3,7 @@
 So clients may send them to any broker. The controller is asked in the same API version, under the broker's own name; what was forwarded
 is never forwarded again, so two brokers with different images can't play ball with it. While there is no controller, or it isn't
 reached, a new one is waited for. In the end the answer is NOT_CONTROLLER, or, when the request was sent and no answer came,
-REQUEST_TIMED_OUT.
+REQUEST_TIMED_OUT: at the latest when the registration of the broker that was asked has ended.
 
 After a change the answer waits, though not for long, until this broker's image shows it too: its clients ask this broker next.
 Sources: KIP-590, Kafka's `ForwardingManager`. Unlike there no envelope carries the client's principal: there is no authentication yet.
@@ -20,7 +20,7 @@ from lowtide.broker.committing import newer_image
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.peer_client import PeerClients, PeerError
-from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -63,6 +63,10 @@ def was_forwarded(client_id: str | None) -> bool:
     return client_id is not None and _FORWARDED.fullmatch(client_id) is not None
 
 
+def _purpose(number: int) -> str:
+    return f"{PURPOSE}-{number}"
+
+
 class Forwarder:
     """The way to the controller."""
 
@@ -70,6 +74,11 @@ class Forwarder:
         self._metadata = metadata
         self._peers = peers
         self._busy: set[int] = set()
+        metadata.on_image(self._on_image)
+
+    def _on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+        """A controller that is stopped or cut off and keeps its connections does not hold a request longer than its lease lasts."""
+        self._peers.forget_ended(old, new, delta.brokers_changed, [_purpose(number) for number in range(CONNECTIONS_MAX)])
 
     def wrap(self, spec: HandlerSpec, refuse: Refuse, shows: Shows | None = None) -> HandlerSpec:
         """A handler for any broker out of one for the controller. The request may say in `timeout_ms` how long it may take."""
@@ -128,7 +137,7 @@ class Forwarder:
         """Errors: PeerError."""
         number = next((each for each in range(CONNECTIONS_MAX) if each not in self._busy), None)
         listener = self._metadata.image.brokers[broker_id].inter_broker
-        client = self._peers.client(broker_id, listener, f"{PURPOSE}-{number or 0}")
+        client = self._peers.client(broker_id, listener, _purpose(number or 0))
         if number is None:
             return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
         self._busy.add(number)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from lowtide.admin.brokers import SILENCE_MS
 from lowtide.admin.errors import code_name, is_retriable
+from lowtide.admin.first_answer import SILENT_MS
 from lowtide.admin.patience import retry_backoff_ms
 from lowtide.admin.settings import Address, ClientSettings
 from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
@@ -24,6 +26,9 @@ from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.random import Random, system_random
+
+if TYPE_CHECKING:
+    from lowtide.protocol.schema import ApiMessage
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +76,8 @@ class Cluster:
         self._connections: dict[Address, BrokerConnection] = {}
         self._spare: BrokerConnection | None = None
         """For questions, while answers are awaited on all the others."""
+        self._silent_until_ms: dict[Address, int] = {}
+        """Until when a broker that did not answer a question in time is asked after the others."""
 
     def deadline(self, timeout_ms: int | None = None) -> int:
         """The moment after `timeout_ms`; by default after the settings' time for a call."""
@@ -173,33 +180,63 @@ class Cluster:
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in sorted(names)]
         # From version 4 on a question need not create topics. None older is asked: version 4 came with Kafka 0.11, as did batches v2.
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=may_create)
-        answer: MetadataResponse = self.any_connection(deadline_ms).request(ApiKey.METADATA, request, deadline_ms)
+        answer: MetadataResponse = self.ask_any(ApiKey.METADATA, request, deadline_ms)
         self.leaders.learn(answer)
         self._stale.difference_update(topic.name or "" for topic in answer.topics if topic.error_code == ErrorCode.NONE)
         return answer
 
-    def any_connection(self, deadline_ms: int) -> BrokerConnection:
-        """One for questions that every broker answers, on which no answer is awaited: an open one, or to any of the brokers that are known.
+    def ask_any(self, api_key: ApiKey, request: ApiMessage, deadline_ms: int) -> Any:
+        """What some broker answers to a question that every broker can answer.
 
-        Errors: ConnectionFailed for the last broker tried; TlsError.
+        A broker that does not answer within `SILENT_MS` is given up, and another one is asked; the time doubles with each attempt, so a
+        cluster that is only slow answers in the end. Errors: ConnectionFailed for the last broker that was asked; TlsError.
+        """
+        patience_ms = SILENT_MS
+        while True:
+            connection = self._any_connection(patience_ms, deadline_ms)
+            until_ms = min(deadline_ms, self.clock.monotonic_ms() + patience_ms)
+            try:
+                return connection.request(api_key, request, until_ms)
+            except ConnectionFailed:
+                now_ms = self.clock.monotonic_ms()
+                if now_ms < until_ms or now_ms >= deadline_ms:
+                    raise
+                self._note_silence(connection.address)
+            patience_ms *= 2
+
+    def _any_connection(self, patience_ms: int, deadline_ms: int) -> BrokerConnection:
+        """A connection on which no answer is awaited: an open one, or to any of the brokers that are known, silent ones last.
+
+        Each address may take `patience_ms` to connect. Errors: ConnectionFailed for the last broker tried; TlsError.
         """
         for connection in (*self._connections.values(), *([] if self._spare is None else [self._spare])):
-            if not connection.closed and not connection.waiting_count:
+            if not connection.closed and not connection.waiting_count and not self._was_silent(connection.address):
                 return connection
         known = list(dict.fromkeys((*self.leaders.addresses.values(), *self.settings.bootstrap_servers)))
         self.random.shuffle(known)
         failure = ConnectionFailed("no broker is known", was_sent=False)
-        for address in known:
+        for address in sorted(known, key=self._was_silent):
             busy = self._connections.get(address)
+            until_ms = min(deadline_ms, self.clock.monotonic_ms() + patience_ms)
             try:
                 if busy is None or busy.closed:
-                    return self.connection(address, deadline_ms)
-                self._spare = self._open(address, deadline_ms)
+                    return self.connection(address, until_ms)
+                if self._spare is not None:
+                    self._spare.close()
+                self._spare = self._open(address, until_ms)
             except ConnectionFailed as error:
                 failure = error
+                if self.clock.monotonic_ms() >= until_ms:
+                    self._note_silence(address)
             else:
                 return self._spare
         raise failure
+
+    def _was_silent(self, address: Address) -> bool:
+        return self._silent_until_ms.get(address, 0) > self.clock.monotonic_ms()
+
+    def _note_silence(self, address: Address) -> None:
+        self._silent_until_ms[address] = self.clock.monotonic_ms() + SILENCE_MS
 
     # ------------------------------------------------------------------ offsets
     def list_offsets(

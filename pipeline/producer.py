@@ -287,7 +287,7 @@ class Producer:
 
         def attempt(until_ms: int) -> tuple[ProducerId, int]:
             nonlocal code
-            answer = self.cluster.any_connection(until_ms).request(ApiKey.INIT_PRODUCER_ID, request, until_ms)
+            answer = self.cluster.ask_any(ApiKey.INIT_PRODUCER_ID, request, until_ms)
             code = answer.error_code
             if code == ErrorCode.NONE:
                 return answer.producer_id, answer.producer_epoch

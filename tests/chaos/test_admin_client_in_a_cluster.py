@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import AdminClient, TopicPartition
-from lowtide.admin import DeletedRecords, DeleteRecordsError, DeleteStage
+from lowtide.admin import DeletedRecords, DeleteRecordsError, DeleteStage, NewTopic
 from lowtide.protocol.errors import ErrorCode
 from lowtide.testing.etcd import missing
 
@@ -81,3 +81,24 @@ async def test_a_delete_while_the_cluster_is_in_trouble(cluster: ClusterProcesse
         assert (await admin.delete_records({FIRST: 7}))[FIRST] == DeletedRecords(7, 7)
         await cluster.start(2)
         await cluster.until_in_sync(TOPIC)
+
+
+async def test_no_call_waits_for_a_broker_that_it_does_not_need(tmp_path: Path) -> None:
+    """Broker 3 is stopped and keeps its connections, then so is the controller. A delete at a live leader took 30 seconds."""
+    async with ClusterProcesses(tmp_path) as cluster, AdminClient(cluster.bootstrap) as admin:
+        await cluster.create_topic(TOPIC, [[1, 2]])
+        await cluster.until_partition(TOPIC, lambda row: row.leader_id == 1)
+        assert only_row(await cluster.ask(1, produce_request(TOPIC, 0, VALUES), PRODUCE_VERSION)).error_code == ErrorCode.NONE
+        for broker_id in (1, 2, 3):  # A connection to each.
+            await admin.describe_log_dirs([broker_id])
+        cluster.freeze(3)
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        for offset in range(1, 6):
+            result = (await admin.delete_records({FIRST: offset}, leader_only=True))[FIRST]
+            assert isinstance(result, DeletedRecords)
+        created = (await admin.create_topics([NewTopic(name="created", partitions=1, replication_factor=1)]))["created"]
+        assert not isinstance(created, Exception)
+        assert clock() - begun < 25
+        cluster.thaw(3)
+        cluster.check_no_faults()

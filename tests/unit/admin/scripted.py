@@ -126,7 +126,17 @@ class ScriptedBroker(asyncio.Protocol):
             self.transport.write(answer)
             return
         encoded = codec_for(type(answer), version).encode(answer)
-        self.transport.write(frame(response_header(header.correlation_id, response_header_is_flexible(key, version)), encoded))
+        framed = frame(response_header(header.correlation_id, response_header_is_flexible(key, version)), encoded)
+        if delay_ms := cluster.delays_ms.get(self.broker_id, 0):
+            self.waits = True
+            asyncio.get_running_loop().call_later(delay_ms / 1000, self._send_late, framed)
+        else:
+            self.transport.write(framed)
+
+    def _send_late(self, framed: bytes) -> None:
+        self.transport.write(framed)
+        self.waits = False
+        self.data_received(b"")
 
 
 @dataclass
@@ -142,6 +152,8 @@ class ScriptedCluster:
     scripts: dict[tuple[int | None, ApiKey], Answer] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     nodes: dict[int, SimulatedNode] = field(default_factory=dict)
+    delays_ms: dict[int, int] = field(default_factory=dict)
+    """How long each answer of a broker takes."""
 
     def __post_init__(self) -> None:
         self.clock = SimulatedClock(self.loop)

@@ -11,7 +11,7 @@ import pytest
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.forwarding import CONTROLLER_WAIT_MS, Forwarder, was_forwarded
 from lowtide.broker.peer_client import PeerClients, PeerError
-from lowtide.metadata.image import BrokerImage, MetadataImage
+from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -30,14 +30,21 @@ class Session:
 
     def __init__(self, controller_id: int) -> None:
         self.changed = asyncio.Event()
+        self.listeners: list[Any] = []
         self.show(controller_id)
 
-    def show(self, controller_id: int) -> None:
+    def show(self, controller_id: int, *, without: int | None = None) -> None:
         listener = Listener("PLAINTEXT", "host", 9000)
-        brokers = {broker_id: BrokerImage(broker_id, broker_id, (listener,)) for broker_id in (1, 2, 3)}
-        revision = self.image.revision + 1 if hasattr(self, "image") else 1
-        self.image = MetadataImage(revision=revision, controller_id=controller_id, brokers=brokers)
+        brokers = {broker_id: BrokerImage(broker_id, broker_id, (listener,)) for broker_id in (1, 2, 3) if broker_id != without}
+        old = getattr(self, "image", MetadataImage())
+        self.image = MetadataImage(revision=old.revision + 1, controller_id=controller_id, brokers=brokers)
         self.changed.set()
+        delta = ImageDelta(brokers_changed=tuple(old.brokers.keys() ^ brokers.keys()))
+        for listens in self.listeners:
+            listens(old, self.image, delta)
+
+    def on_image(self, listens: Any) -> None:
+        self.listeners.append(listens)
 
     @property
     def is_controller(self) -> bool:
@@ -55,6 +62,14 @@ class Peers:
     def __init__(self) -> None:
         self.asked: list[tuple[int, str, int]] = []
         self.failures: dict[int, PeerError] = {}
+        self.silent: dict[tuple[int, str], list[asyncio.Future[str]]] = {}
+        self.never_answer = False
+
+    def forget_ended(self, _old: MetadataImage, _new: MetadataImage, changed: Any, purposes: Any) -> None:
+        for broker_id in changed:
+            for purpose in purposes:
+                for waiting in self.silent.get((broker_id, purpose), ()):
+                    waiting.set_exception(PeerError("the connection is not needed any more", was_sent=True))
 
     def client(self, broker_id: int, _listener: Listener, purpose: str) -> Any:
         peers = self
@@ -64,6 +79,10 @@ class Peers:
                 peers.asked.append((broker_id, purpose, version))
                 if broker_id in peers.failures:
                     raise peers.failures[broker_id]
+                if peers.never_answer:
+                    waiting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                    peers.silent.setdefault((broker_id, purpose), []).append(waiting)
+                    return await waiting
                 await asyncio.sleep(0.01)
                 return f"broker {broker_id}"
 
@@ -143,6 +162,22 @@ def test_what_was_sent_and_not_answered_is_not_sent_again() -> None:
         assert isinstance(refusal, Refusal)
         assert refusal.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert len(peers.asked) == 1
+
+    play(scenario)
+
+
+def test_a_stopped_controller_is_given_up_when_its_registration_ends() -> None:
+    """Its connections stay open, and the request waited for its whole time limit."""
+
+    async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
+        peers.never_answer = True
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        loop.call_later(4, lambda: session.show(3, without=2))
+        refusal = await forwarder.ask(KEY, 0, REQUEST, 30_000)
+        assert isinstance(refusal, Refusal)
+        assert refusal.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert loop.time() - begun < 5
 
     play(scenario)
 
