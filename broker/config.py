@@ -14,7 +14,7 @@ import msgspec
 
 from lowtide.broker.config_apis import MAX_VERSION_PREFIX, api_of, max_version_key
 from lowtide.broker.config_groups import check_consumer_groups
-from lowtide.broker.config_key import ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
+from lowtide.broker.config_key import LISTENER_PREFIX, ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
 from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config_keys_groups import GROUP_KEYS
 from lowtide.broker.config_keys_remote import REMOTE_KEYS
@@ -22,6 +22,7 @@ from lowtide.broker.config_keys_security import SECURITY_KEYS
 from lowtide.broker.config_keys_server import SERVER_KEYS
 from lowtide.broker.config_listeners import Listener, advertised_listeners, client_listeners, inter_broker_listener
 from lowtide.broker.config_replication import check_follower_fetches
+from lowtide.broker.config_security import check_security
 from lowtide.broker.config_sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
 from lowtide.broker.config_topics import check_consumed_retention, topic_defaults
 from lowtide.protocol.api_keys import ApiKey
@@ -34,7 +35,6 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
 """All keys of a broker by name, but for those whose names have a free part (`broker_key`)."""
 
 _DEFAULTS: Final[Mapping[str, Value]] = MappingProxyType({key.name: key.default_value for key in BROKER_KEYS.values()})
-_LISTENER_PREFIX: Final = "listener.name."
 FREE_PREFIXES: Final = ("config.providers.", "rlmm.config.", "rsm.config.")
 """Keys that begin so are handed to plug-ins, of which Lowtide has none."""
 _UNLIMITED: Final = 2**63 - 1
@@ -106,8 +106,8 @@ def broker_key(name: str) -> ConfigKey:
         return key
     if name.startswith(MAX_VERSION_PREFIX):
         return max_version_key(name)
-    if name.startswith(_LISTENER_PREFIX):
-        rest = name[len(_LISTENER_PREFIX) :].partition(".")[2]
+    if name.startswith(LISTENER_PREFIX):
+        rest = name[len(LISTENER_PREFIX) :].partition(".")[2]
         base = BROKER_KEYS.get(rest) or BROKER_KEYS.get(rest.partition(".")[2])
         if base is not None:
             return msgspec.structs.replace(base, name=name, default=None, enforced=False)
@@ -152,6 +152,7 @@ def load_config(
 
 def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str) -> BrokerConfig:
     """Resolve synonyms, check what keys say of each other, and give the values their types."""
+    check_security(values, given)
     check_follower_fetches(values)
     check_consumer_groups(values)
     defaults = topic_defaults(values)

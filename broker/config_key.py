@@ -20,6 +20,9 @@ Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 HIDDEN: Final = "[hidden]"
 """Stands for a secret, as in Kafka."""
 
+LISTENER_PREFIX: Final = "listener.name."
+"""Begins the names of keys that hold for one listener."""
+
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _BITS: Final = {"short": 16, "int": 32, "long": 64}

@@ -27,8 +27,10 @@ Every key, as `lowtide keys` prints it. Names, types, defaults and limits are th
 
 A broker takes its keys, from weak to strong, from `--config FILE`, from the environment (`LOWTIDE_LOG_DIRS` is `log.dirs`) and from
 `--set key=value`. An unknown key or an impossible value keeps it from starting. **Does** says whether Lowtide does what the key
-says; the other keys are checked and kept, and named in one warning at the start when somebody gives them. A topic's and a group's keys,
-and those of a broker that are marked *while running*, can be changed at any time with the tools and clients that change Kafka's.
+says; the other keys are checked and kept, and named in one warning at the start when they are set. Keys that ask for protection (TLS, SASL,
+tokens, an authorizer, policies) are no such case: while Lowtide does not do what one says, a broker on which it is set refuses to start,
+unless the value is the default or empty. A topic's and a group's keys, and those of a broker that are marked *while running*, can be
+changed at any time with the tools and clients that change Kafka's.
 
 Also taken, checked as their last part and without effect yet: `listener.name.<listener>.<key>`, `config.providers.<name>.<key>`,
 `rsm.config.<key>` and `rlmm.config.<key>`.

@@ -137,8 +137,8 @@ def test_keys_with_a_free_part_are_checked_as_their_last_part():
     """`listener.name.<listener>.<key>` and those with a SASL mechanism between, as in Kafka; plug-ins' keys are free."""
     config = load_config(
         settings={
-            "listener.name.internal.ssl.keystore.location": "/x",
-            "listener.name.internal.plain.sasl.jaas.config": "secret",
+            "listener.name.internal.ssl.client.auth": "none",
+            "listener.name.internal.plain.sasl.jaas.config": "",
             "config.providers.vault.param.url": "u",
         }
     )
