@@ -1,15 +1,16 @@
 """The logs of the partitions that this broker hosts: made where there are none, removed when their partitions have gone.
 
-Guards: a partition doesn't get the log of an earlier topic of its name, nor a new one while an old one is on its way out. It decides
-nothing about partitions: `replica_manager` says which ones are to be here.
+Guards: a partition doesn't get the log of an earlier topic of its name, nor a new one while an old one is on its way out. A log is removed
+only if the metadata hold that it has to go; else its folder is set aside (`strays`). It decides nothing about partitions: `replica_manager`
+says which ones are to be here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from lowtide.protocol.types import TopicId, TopicPartition
+from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, TopicId, TopicPartition
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import Log, LogConfig
 from lowtide.storage.log_manager import LogManager
@@ -21,14 +22,27 @@ _PARTITIONS_NAMED: Final = 5
 class HostedLogs:
     """See the module. Part of the replica manager."""
 
-    def __init__(self, log_manager: LogManager, log: Any, *, on_free: Callable[[Iterable[str]], None]) -> None:
-        """`on_free` is told topics whose names were taken by logs that are gone now."""
+    def __init__(
+        self,
+        log_manager: LogManager,
+        log: Any,
+        *,
+        on_free: Callable[[Iterable[str]], None],
+        has_to_go: Callable[[TopicPartition, TopicId, LeaderEpoch], bool],
+    ) -> None:
+        """`on_free` gets topics whose names were taken by logs that are gone now.
+
+        `has_to_go` answers whether the metadata hold that a log of this topic id and with this latest leader epoch is to be removed.
+        """
         self.offline: frozenset[TopicPartition] = frozenset()
         """Partitions of this broker that it can't serve: their log directory is offline, or their log could not be made or loaded."""
         self._log_manager = log_manager
         self._log = log
         self._on_free = on_free
+        self._has_to_go = has_to_go
         self._leaving: set[TopicPartition] = set()
+        self._stuck: set[TopicPartition] = set()
+        """Logs in the way of others that couldn't be set aside: nothing is created under their names before the next start."""
         self._without_room: set[str] = set()
         self._failed: dict[TopicPartition, StorageError] = {}
         """Logs that could not be made, and of which nobody was told yet."""
@@ -49,11 +63,13 @@ class HostedLogs:
         """The log of a partition, which is made where there is none; None when its directory can't be written, or its name isn't free."""
         log = self._log_manager.logs.get(key)
         if log is not None and log.topic_id != topic_id:
-            self._log.warning("log of an earlier topic of the same name is removed", partition=str(key))
-            self.remove([key])
+            self.remove({key: log.topic_id})
             return None
         if log is None:
             if key in self._leaving:
+                return None
+            if key in self._stuck:
+                self.offline |= {key}
                 return None
             try:
                 log = self._log_manager.create_log(key, topic_id, config)
@@ -104,14 +120,37 @@ class HostedLogs:
         """These aren't this broker's any more."""
         self.offline -= set(gone)
 
-    def remove(self, keys: list[TopicPartition]) -> None:
-        """Delete logs; topics can have the names again when `on_free` is told."""
+    def remove(self, logs: Mapping[TopicPartition, TopicId]) -> None:
+        """Let logs of these topic ids go; topics can have the names again when `on_free` is called.
+
+        Those that the metadata hold to be deleted or moved away are removed; the others are set aside.
+        """
+        gone: list[TopicPartition] = []
+        kept: list[TopicPartition] = []
+        for key, topic_id in logs.items():
+            log = self._log_manager.logs.get(key)
+            latest = NO_LEADER_EPOCH if log is None else log.leader_epochs.latest
+            (gone if self._has_to_go(key, topic_id, latest) else kept).append(key)
+        if gone:
+            self._let_go(gone, set_aside=False)
+        if kept:
+            self._log.warning(
+                "logs that the metadata lack are set aside: their folders get names that end in -stray, and stay",
+                partitions=len(kept),
+                some_partitions=[str(key) for key in kept[:_PARTITIONS_NAMED]],
+            )
+            self._let_go(kept, set_aside=True)
+
+    def _let_go(self, keys: list[TopicPartition], *, set_aside: bool) -> None:
         self._leaving.update(keys)
 
-        def removed(error: OSError | StorageError | None) -> None:
+        def left(error: OSError | StorageError | None) -> None:
             if error is not None:
-                self._log.error("logs could not be deleted", partitions=len(keys), error=str(error))
+                action = "logs could not be set aside" if set_aside else "logs could not be deleted"
+                self._log.error(action, partitions=len(keys), error=str(error))
+                if set_aside:
+                    self._stuck.update(keys)
             self._leaving.difference_update(keys)
             self._on_free(dict.fromkeys(key.topic for key in keys))
 
-        self._log_manager.delete_logs(keys, removed)
+        self._log_manager.delete_logs(keys, left, set_aside=set_aside)

@@ -43,7 +43,7 @@ from lowtide.broker.replication_health import ReplicationHealth
 from lowtide.broker.replication_throttle import ReplicationThrottle
 from lowtide.broker.retention import Retention
 from lowtide.broker.server import ConnectionHost, Server, open_listeners
-from lowtide.broker.strays import remove_strays
+from lowtide.broker.strays import settle_strays
 from lowtide.broker.topics import TopicAdministrator
 from lowtide.broker.unclean_elections import tell_unclean_elections
 from lowtide.metadata.broker_image import Replicas
@@ -179,7 +179,13 @@ class Broker:
         self._follow_configs(self._session.image)
         now = self._configs.current
         topics = {name: KnownTopic(topic.topic_id, log_config(now, topic.configs)) for name, topic in self._session.image.topics.items()}
-        self._log_manager.open(cluster_id, config.node_id, required=None if ports.shared_metadata else config.log_dirs[0], topics=topics)
+        self._log_manager.open(
+            cluster_id,
+            config.node_id,
+            required=None if ports.shared_metadata else config.log_dirs[0],
+            topics=topics,
+            deleted_topics=self._session.image.deleted_topics,
+        )
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
         await self._serve(self._session, self._log_manager, adopts=adopts)
@@ -292,8 +298,8 @@ class Broker:
             new_directories = set(config.log_dirs)
             if adopts is Adoption.NONE:
                 self.log.error("the metadata are older than the log directories: no log is removed, whatever they lack")
-        remove_strays(image, log_manager.logs, replicas, ports.filesystem, new_directories, self.log)
         replicas.on_image(image, image.topics.values(), ())
+        settle_strays(image, log_manager.logs, replicas, ports.filesystem, new_directories, self.log)
         await replicas.settled()
         check_directories(log_manager, self.config, failed=self.failed)
 

@@ -10,7 +10,7 @@ Sources: KIP-107; Kafka's `ReplicaManager`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from lowtide.broker.slices import RequestSlices, SlicedWork
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
+from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from lowtide.replication.leadership import may_be_registered
 from lowtide.replication.partition import DEFAULT_LAG_TIME_MAX_MS, Partition, PartitionChange
@@ -59,7 +59,7 @@ class ReplicaManager:
         """`log_config` gives the effective configuration of a topic's logs; `on_partition_made` is told of each partition hosted anew."""
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
-        self.hosted_logs = HostedLogs(log_manager, log, on_free=self._on_names_free)
+        self.hosted_logs = HostedLogs(log_manager, log, on_free=self._on_names_free, has_to_go=self._has_to_go)
         self.producer_id_expiration_ms = DEFAULT_EXPIRATION_MS
         """How long a partition remembers a silent producer; partitions take a new value over with the next image that names them."""
         self.image: MetadataImage | None = None
@@ -241,12 +241,12 @@ class ReplicaManager:
             for key in self.deletes.watched_keys():  # From now on they can be acknowledged.
                 self.deletes.release(key)
         self._configured = (None, LogConfig())  # What topics follow from may have changed, though they haven't.
-        gone = [
-            TopicPartition(topic.name, index)
+        gone = {
+            TopicPartition(topic.name, index): topic.topic_id
             for topic in deleted
             for index in range(len(topic.partitions))
             if (topic.name, index) in self.partitions or (topic.name, index) in self.hosted_logs.offline
-        ]
+        }
         for topic in changed:
             known = () if new_defaults or before is None else before.earlier_partitions(topic)
             for index, state in enumerate(topic.partitions):
@@ -255,7 +255,7 @@ class ReplicaManager:
                 if self.broker_id in state.replicas:
                     self._work.add(partial(self._host, topic, index, state))
                 elif (topic.name, index) in self.partitions or (topic.name, index) in self.hosted_logs.offline:
-                    gone.append(TopicPartition(topic.name, index))  # Its reassignment is through.
+                    gone[TopicPartition(topic.name, index)] = topic.topic_id  # Its reassignment is through.
         if gone:
             self.remove(gone)
         for broker_id in (*brokers, *self.led.take_settled(image.revision)):
@@ -372,12 +372,21 @@ class ReplicaManager:
         self._on_partition_made()
         return partition
 
-    def remove(self, gone: list[TopicPartition]) -> None:
-        """Stop partitions that aren't this broker's any more, and delete their logs."""
+    def remove(self, gone: Mapping[TopicPartition, TopicId]) -> None:
+        """Stop partitions that aren't this broker's any more, and let their logs go."""
         self.hosted_logs.forget_offline(gone)
         for key in gone:
             self._let_go(key)
         self.hosted_logs.remove(gone)
+
+    def _has_to_go(self, key: TopicPartition, topic_id: TopicId, latest_epoch: LeaderEpoch) -> bool:
+        """Whether the metadata hold that a log is to be removed: its topic was deleted, or its partition is elsewhere by now."""
+        assert self.image is not None
+        topic = self.image.topic_by_id(topic_id)
+        if topic is None or key.partition >= len(topic.partitions):
+            return topic_id in self.image.deleted_topics
+        state = topic.partitions[key.partition]
+        return self.broker_id not in state.replicas and latest_epoch <= state.leader_epoch
 
     def _let_go(self, key: TopicPartition) -> None:
         """The partition isn't here any more."""

@@ -1,7 +1,11 @@
-"""Logs that a start finds and the metadata don't give to this broker: of topics deleted while it was away, of partitions that moved.
+"""Logs that the metadata don't give to this broker, and what becomes of them: removed, set aside, or left alone.
 
-They are deleted, so that nobody takes them for those of a topic that is made anew. Not so those that were there before Lowtide used the
-directory, or that were left alone when topics were taken over from Apache Kafka: these get an empty file `lowtide-left-alone`, and stay.
+A log is removed only where the metadata hold that it has to go: its topic id was deleted (a tombstone), or its partition was moved to
+other brokers since the log was led or followed here. That the metadata merely lack a topic proves nothing: they may have been put back
+to an earlier state. Such a log is set aside: its folder gets a name that ends in `-stray`, as in Kafka, and nothing removes it.
+
+At a start logs are left where they are that were there before Lowtide used the directory, or that were left alone when topics were taken
+over from Apache Kafka: these get an empty file `lowtide-left-alone`.
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.log import Log
 
 LEFT_ALONE: Final = "lowtide-left-alone"
-"""In the folder of a partition: nobody has to delete it."""
+"""In the folder of a partition: it stays where it is."""
 
 
-def remove_strays(
+def settle_strays(
     image: MetadataImage,
     logs: Mapping[TopicPartition, Log],
     replicas: ReplicaManager,
@@ -28,21 +32,23 @@ def remove_strays(
     new_directories: Collection[str],
     log: Any,
 ) -> None:
-    """Delete what has to go; mark, and tell, what stays. `new_directories` weren't used by Lowtide before this start."""
-    strays = []
+    """Remove, set aside, or mark what a start found and the image doesn't give to this broker.
+
+    `new_directories` weren't used by Lowtide before this start.
+    """
+    strays = {}
     for key, each in logs.items():
         if _is_here(image, key, replicas.broker_id) or each.offline:
             continue
         mark = f"{each.directory}/{LEFT_ALONE}"
         if filesystem.exists(mark):
             continue
-        if parent_directory(each.directory) in new_directories:
+        if parent_directory(each.directory) in new_directories and each.topic_id not in image.deleted_topics:
             filesystem.replace_file(mark, b"")
             log.warning("log is of no topic, it is left alone", partition=str(key), path=each.directory)
         else:
-            strays.append(key)
+            strays[key] = each.topic_id
     if strays:
-        log.warning("logs of deleted topics, and of partitions that are elsewhere now, are removed", partitions=len(strays))
         replicas.remove(strays)
 
 

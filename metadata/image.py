@@ -108,7 +108,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
     exist (yet, or any more), by topic id. `broker_configs` has what was set on brokers while they run, by a broker's id in decimal, and
     under the empty name what was set on all of them. `shutdowns`, `offline_replicas` and `stale_marks` tell more of brokers, by their ids
     (`broker_image`); ask the methods instead. `known_brokers` are all that ever registered and weren't unregistered, as they registered
-    last. `group_configs` has what is set on groups, by their ids. The mappings must not be changed.
+    last. `group_configs` has what is set on groups, by their ids. `deleted_topics` are topic ids that were deleted, the newest of them at
+    least, with the revision of the deletion. The mappings must not be changed.
     """
 
     revision: Revision = 0
@@ -127,6 +128,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
     features_revision: Revision = 0
     known_brokers: Mapping[BrokerId, BrokerImage] = {}
     group_configs: Mapping[str, ConfigImage] = {}
+    deleted_topics: Mapping[TopicId, Revision] = {}
 
     @classmethod
     def load(cls, pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes) -> MetadataImage:
@@ -266,6 +268,7 @@ class _ImageChange:
         self._loose: dict[TopicId, Mapping[int, PartitionImage]] | None = None
         self._broker_configs: dict[str, ConfigImage] | None = None
         self._group_configs: dict[str, ConfigImage] | None = None
+        self._deleted_topics: dict[TopicId, Revision] | None = None
         self.touched_names: dict[str, None] = {}
         seen = BrokersImage(image.brokers, image.shutdowns, image.offline_replicas, image.stale_marks, image.known_brokers)
         self.brokers = BrokersChange(seen)
@@ -320,6 +323,7 @@ class _ImageChange:
             *self._features,
             brokers.known,
             old.group_configs if self._group_configs is None else self._group_configs,
+            old.deleted_topics if self._deleted_topics is None else self._deleted_topics,
         )
 
     def _apply_other(self, key: bytes, change: KeyValue | Event) -> None:
@@ -338,8 +342,18 @@ class _ImageChange:
             if self._group_configs is None:
                 self._group_configs = dict(self._old.group_configs)
             _take_over(self._group_configs, keys.parse_group_config(key), key, change)
+        elif key.startswith(keys.DELETED_TOPICS):
+            self._apply_tombstone(key, change)
         elif key == keys.FEATURES:
             self._features = (NO_FEATURES, 0) if value is None else (decode(key, value, FeaturesRecord), change.modify_revision)
+
+    def _apply_tombstone(self, key: bytes, change: KeyValue | Event) -> None:
+        if self._deleted_topics is None:
+            self._deleted_topics = dict(self._old.deleted_topics)
+        if change.value is None:
+            self._deleted_topics.pop(keys.parse_deleted_topic(key), None)
+        else:
+            self._deleted_topics[keys.parse_deleted_topic(key)] = change.modify_revision
 
     def _apply_partitions(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
         """Change the partitions of a topic. Those beyond its count stay loose until its record counts them."""

@@ -14,6 +14,7 @@
 | `controller_epoch` | number | for ever, one more per election |
 | `topics/<name>` | `TopicRecord` | until the topic is deleted |
 | `topic_ids/<topic id>` | topic name | with its topic |
+| `deleted_topics/<topic id>` | topic name | from the deletion of the topic on; the oldest of very many are swept |
 | `parts/<topic id>/<number, six digits>` | `PartitionRecord` | with its topic; without one it is invisible and is swept |
 | `config/topic/<name>` | map of strings | with its topic |
 | `config/broker/<id>`, `config/broker-default` | map of strings | while anything is set: of one broker, of all |
@@ -40,6 +41,7 @@ BROKERS: Final = b"brokers/"
 KNOWN_BROKERS: Final = b"known_brokers/"
 TOPICS: Final = b"topics/"
 TOPIC_IDS: Final = b"topic_ids/"
+DELETED_TOPICS: Final = b"deleted_topics/"
 PARTITIONS: Final = b"parts/"
 TOPIC_CONFIGS: Final = b"config/topic/"
 BROKER_CONFIGS: Final = b"config/broker"
@@ -104,6 +106,16 @@ def topic(name: str) -> bytes:
 def topic_id(identity: TopicId) -> bytes:
     """The name of the topic with this id."""
     return TOPIC_IDS + topic_id_text(identity).encode()
+
+
+def deleted_topic(identity: TopicId) -> bytes:
+    """The tombstone of a topic: only it allows a broker to remove a log of this topic id."""
+    return DELETED_TOPICS + topic_id_text(identity).encode()
+
+
+def parse_deleted_topic(key: bytes) -> TopicId:
+    """The inverse of `deleted_topic`. Errors: ValueError."""
+    return parse_topic_id(key.removeprefix(DELETED_TOPICS).decode())
 
 
 def partition(identity: TopicId, number: int) -> bytes:

@@ -17,7 +17,7 @@ import msgspec
 from lowtide.metadata.changes import ChangePlan
 from lowtide.replication.elections import Election, elect, is_well, steady_epochs
 from lowtide.replication.steps import PartitionChanges
-from lowtide.replication.sweep import plan_features, plan_sweep, plan_sweep_of_marks
+from lowtide.replication.sweep import plan_features, plan_sweep, plan_sweep_of_marks, plan_sweep_of_tombstones
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -66,8 +66,8 @@ def plan_controller_work(
     _gather_leaders(changes, image, settings, among)
     if rebalance:
         _gather_preferred(changes, image)
-    steps = changes.plan().steps + plan_features(image).steps + plan_sweep(image).steps + plan_sweep_of_marks(image).steps
-    return ChangePlan(steps)
+    tidied = (plan_features(image), plan_sweep(image), plan_sweep_of_marks(image), plan_sweep_of_tombstones(image))
+    return ChangePlan(changes.plan().steps + tuple(step for plan in tidied for step in plan.steps))
 
 
 def plan_leaders(image: MetadataImage, settings: ControllerSettings = DEFAULT_SETTINGS) -> ChangePlan:

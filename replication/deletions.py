@@ -16,7 +16,7 @@ import msgspec
 from lowtide.metadata import keys
 from lowtide.metadata.changes import STEP_PARTITIONS, ChangePlan, Step
 from lowtide.metadata.image import MetadataImage, TopicImage
-from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare, Delete
+from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare, Delete, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId
 from lowtide.replication.refusal import Refusal
@@ -86,12 +86,15 @@ def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan |
 def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> ChangePlan:
     """How to delete a topic: its record goes first, and with it the topic; partitions beyond the first chunk follow.
 
+    The same transaction writes the tombstone, without which no broker removes a log of the topic.
+
     `leftovers` are numbers beyond the topic's count that an attempt to add partitions left behind.
     """
     partition_keys = [Delete(key) for key in keys.partitions(topic.topic_id, (*range(len(topic.partitions)), *leftovers))]
     chunks = [tuple(partition_keys[start : start + STEP_PARTITIONS]) for start in range(0, len(partition_keys), STEP_PARTITIONS)]
     record = keys.topic(topic.name)
-    head = (Delete(record), Delete(keys.topic_id(topic.topic_id)), Delete(keys.topic_config(topic.name)))
+    tombstone = Put(keys.deleted_topic(topic.topic_id), topic.name.encode())
+    head = (Delete(record), Delete(keys.topic_id(topic.topic_id)), Delete(keys.topic_config(topic.name)), tombstone)
     unchanged = Compare(record, "modify", "==", topic.modify_revision)
     return ChangePlan((Step((*head, *chunks[0]), (unchanged,)), *(Step(chunk) for chunk in chunks[1:])))
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerId
 
+TOMBSTONES_MAX: Final = 10_000
+"""Deleted topics that are remembered: about a megabyte of the store. A broker that was away for more deletions sets logs aside."""
+
 _AGREED: Final = FeaturesRecord(log_start_reporting=1)
 
 
@@ -64,6 +67,16 @@ def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bo
             if partition.isr_epochs[partition.isr.index(broker_id)] < mark.revision:
                 return True
     return False
+
+
+def plan_sweep_of_tombstones(image: MetadataImage) -> ChangePlan:
+    """Delete the oldest tombstones of topics beyond `TOMBSTONES_MAX`. A log that is found later without one is set aside, not removed."""
+    surplus = len(image.deleted_topics) - TOMBSTONES_MAX
+    if surplus <= 0:
+        return NO_CHANGE
+    oldest = sorted(image.deleted_topics.items(), key=lambda entry: entry[1])[:surplus]
+    gone = [Delete(keys.deleted_topic(topic_id)) for topic_id, _ in oldest]
+    return ChangePlan(tuple(Step(tuple(gone[start : start + STEP_PARTITIONS])) for start in range(0, surplus, STEP_PARTITIONS)))
 
 
 def plan_features(image: MetadataImage) -> ChangePlan:

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Protocol
 
 from lowtide.protocol.types import TopicId, TopicPartition
+from lowtide.storage.errors import is_passing
 from lowtide.storage.file_removal import FileRemoval, Leaving
-from lowtide.storage.log_directory import deleted_folder_name, deleted_partition
+from lowtide.storage.log_directory import deleted_folder_name, deleted_partition, stray_folder_name
 from lowtide.storage.log_settings import DirectoryPorts
 from lowtide.storage.log_start import LogStartJournal, OnDurable
 from lowtide.storage.offset_checkpoint import OnWritten
@@ -53,24 +54,30 @@ class DirectoryDeletions:
         self._hooks = hooks
         self._stopped = False
 
-    def begin(self, keys: list[TopicPartition], forgotten: list[tuple[TopicId, int]], *, delay_ms: int, on_done: OnDurable) -> None:
-        """Lets the folders of partitions go that are out of sight already. `forgotten` are the log starts that go with them."""
-        renames = [(f"{self._path}/{key}", f"{self._path}/{deleted_folder_name(key, self._ports.random)}") for key in keys]
+    def begin(self, keys: list[TopicPartition], forgotten: list[tuple[TopicId, int]], *, delay_ms: int | None, on_done: OnDurable) -> None:
+        """Lets the folders of partitions go that are out of sight already. `forgotten` are the log starts that go with them.
+
+        Without a delay they are set aside: under another name they stay for good. `on_done` then gets an error, and the names stay in
+        use, where there was no room for another name.
+        """
+        name = stray_folder_name if delay_ms is None else deleted_folder_name
+        renames = [(f"{self._path}/{key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys]
         self.leaving.update(keys)
         leaving = Leaving(keys=keys, forgotten=forgotten, renames=renames, delay_ms=delay_ms, on_done=on_done)
-        self._removal.rename_folders(renames, partial(self._on_renamed, leaving))
+        self._removal.rename_folders(renames, partial(self._on_renamed, leaving), are_kept=delay_ms is None)
 
-    def rename_now(self, keys: Iterable[TopicPartition]) -> list[str]:
-        """Renames folders of deleted topics that were found among the partitions; returns the names. Start code: it syncs.
+    def rename_now(self, keys: Mapping[TopicPartition, bool]) -> list[str]:
+        """Renames folders of other topics that were found among the partitions. Start code: it syncs.
 
+        True stands for a topic that was deleted; other folders are set aside. Returns the names of those that are to be removed.
         Errors: OSError.
         """
         names = []
-        for key in keys:
-            name = deleted_folder_name(key, self._ports.random)
+        for key, is_deleted in keys.items():
+            name = (deleted_folder_name if is_deleted else stray_folder_name)(key, self._ports.random)
             self._ports.filesystem.rename(f"{self._path}/{key}", f"{self._path}/{name}")
-            names.append(name)
-        if names:
+            names += [name] if is_deleted else []
+        if keys:
             self._ports.filesystem.sync_directory(self._path)
         return names
 
@@ -92,7 +99,7 @@ class DirectoryDeletions:
 
     def _on_renamed(self, leaving: Leaving, error: OSError | None) -> None:
         """The names are free in memory; now durably, and in the checkpoints, for they go by name."""
-        if error is not None:
+        if error is not None and not is_passing(error):
             self._hooks.on_failure(error)
         if error is not None or self._stopped:
             self._left(leaving, error or self._stopping())
@@ -117,8 +124,9 @@ class DirectoryDeletions:
 
     def _left(self, leaving: Leaving, error: OSError | None) -> None:
         self.leaving.difference_update(leaving.keys)
-        due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms
-        self._removal.remove_folders([target for _source, target in leaving.renames], due_ms)
+        if leaving.delay_ms is not None:
+            due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms
+            self._removal.remove_folders([target for _source, target in leaving.renames], due_ms)
         leaving.on_done(error)
 
     def _stopping(self) -> OSError:

@@ -76,7 +76,7 @@ class DirectoryLogs:
         self._old_recovery_points: dict[TopicPartition, Offset] = {}
         self._old_high_watermarks: dict[TopicPartition, Offset] = {}
         self._listing = DirectoryListing(partitions={}, deleted=(), strays=())
-        self._leftovers: list[TopicPartition] = []
+        self._leftovers: dict[TopicPartition, bool] = {}
         self._failed_to_open: str | None = None
         self._stopped = False
         self._served = False
@@ -139,10 +139,10 @@ class DirectoryLogs:
         """The partitions that `prepare` found, with their topic ids, zeros where unknown."""
         return self._listing.partitions
 
-    def leave_out(self, topic_partition: TopicPartition) -> None:
-        """A folder that was found is what is left of a deleted topic: `load` removes it."""
+    def leave_out(self, topic_partition: TopicPartition, *, is_deleted: bool) -> None:
+        """A folder that was found is of an earlier topic: `load` removes it if that topic was deleted, or else sets it aside."""
         del self._listing.partitions[topic_partition]
-        self._leftovers.append(topic_partition)
+        self._leftovers[topic_partition] = is_deleted
 
     def load(self, configs: Mapping[str, LogConfig]) -> None:
         """Loads every log, with its topic's configuration, or the default one; unclean ones are recovered. Start code: it syncs.
@@ -350,14 +350,14 @@ class DirectoryLogs:
         crc, offsets = read_offsets(self._filesystem, self.path, LOG_START_CHECKPOINT)
         return offsets.get(topic_partition, 0) if crc != self.journal.exported_crc else 0
 
-    def delete(self, partitions: Iterable[TopicPartition], on_done: OnDurable) -> None:
+    def delete(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
         """Lets partitions go: out of sight at once, their folders renamed, their log starts forgotten durably, then `on_done`.
 
-        Only then may their names be used again. The files go later.
+        Only then may their names be used again. The files go later; with `set_aside` they stay, and so do the log starts.
         """
         keys = [key for key in partitions if self.holds(key)]
         if not self.is_online:
-            # Out of sight, and left on the disk: the next start that can use the directory finds folders of a topic that is gone.
+            # Out of sight, and left on the disk: the next start that can use the directory finds folders that the metadata lack.
             for key in keys:
                 self._out_of_sight(key)
             offline = offline_error(self.path, self.offline_reason)
@@ -373,7 +373,7 @@ class DirectoryLogs:
                 delay_ms = max(delay_ms, log.config.file_delete_delay_ms)
         self._topic_names.clear()
         self._topic_names.update({log.topic_id: key.topic for key, log in self.logs.items()})
-        self._deletions.begin(keys, forgotten, delay_ms=delay_ms, on_done=on_done)
+        self._deletions.begin(keys, [] if set_aside else forgotten, delay_ms=None if set_aside else delay_ms, on_done=on_done)
 
     def _out_of_sight(self, key: TopicPartition) -> Log | None:
         log = self.logs.pop(key, None)

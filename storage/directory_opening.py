@@ -13,7 +13,7 @@ Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ class OpenRequest:
     """The directory without which nothing works."""
     topics: Mapping[str, KnownTopic] = field(default_factory=dict)
     """By name, the topics of the cluster's metadata."""
+    deleted_topics: Container[TopicId] = ()
+    """Topics of which the metadata hold that they were deleted: only what is left of these may be removed."""
 
 
 class OfflinePartition(NamedTuple):
@@ -186,7 +188,7 @@ class _Opening:
         if self.offline.get(key) == place:
             del self.offline[key]
         else:
-            self._directories[place.directory].leave_out(key)
+            self._directories[place.directory].leave_out(key, is_deleted=place.topic_id in self._request.deleted_topics)
 
     def lost_directories(self) -> dict[TopicId, str]:
         """What the directories that work say of others, less those of which the content is known."""

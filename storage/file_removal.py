@@ -40,7 +40,8 @@ class Leaving:
     keys: list[TopicPartition]
     forgotten: list[tuple[TopicId, int]]
     renames: list[tuple[str, str]]
-    delay_ms: int
+    delay_ms: int | None
+    """None: the folders are set aside under their new names, and stay."""
     on_done: Callable[[OSError | None], None]
     error: OSError | None = None
 
@@ -75,10 +76,12 @@ class FileRemoval:
         for path in paths:
             self._at(due_ms, [partial(_remove_tree, self._filesystem, path)])
 
-    def rename_folders(self, renames: list[tuple[str, str]], on_renamed: Callable[[OSError | None], None]) -> None:
-        """Renames folders, from and to, or removes them where there is no room for another name. `on_renamed` is called later, in the loop.
+    def rename_folders(
+        self, renames: list[tuple[str, str]], on_renamed: Callable[[OSError | None], None], *, are_kept: bool = False
+    ) -> None:
+        """Renames folders, from and to. `on_renamed` is called later, in the loop. A folder that is gone is no fault.
 
-        A folder that is gone is no fault.
+        Where there is no room for another name a folder is removed; unless it `are_kept`: it then stays as it is, and that is an error.
         """
 
         def done(outcome: object) -> None:
@@ -86,7 +89,7 @@ class FileRemoval:
                 raise outcome
             on_renamed(outcome if isinstance(outcome, OSError) else None)
 
-        self._worker.submit(partial(_rename, self._filesystem, renames), done)
+        self._worker.submit(partial(_rename, self._filesystem, renames, are_kept=are_kept), done)
 
     def tick(self, now_ms: int) -> None:
         """Removes what is due."""
@@ -147,12 +150,12 @@ def _remove_tree(filesystem: FileSystem, path: str) -> None:
         filesystem.remove_tree(path)
 
 
-def _rename(filesystem: FileSystem, renames: list[tuple[str, str]]) -> None:
+def _rename(filesystem: FileSystem, renames: list[tuple[str, str]], *, are_kept: bool) -> None:
     for source, target in renames:
         with contextlib.suppress(FileNotFoundError):
             try:
                 filesystem.rename(source, target)
             except OSError as error:
-                if not is_passing(error):
+                if are_kept or not is_passing(error):
                     raise
                 filesystem.remove_tree(source)

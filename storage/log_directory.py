@@ -185,7 +185,16 @@ def deleted_partition(filesystem: FileSystem, path: str, name: str) -> tuple[Top
 
 def deleted_folder_name(topic_partition: TopicPartition, random: Random) -> str:
     """A fresh name for the folder of a deleted partition. A long topic is cut, as in Kafka, so that the name stays within 255 bytes."""
-    suffix = f"-{topic_partition.partition}.{random.getrandbits(128):032x}-delete"
+    return _fresh_folder_name(topic_partition, random, "delete")
+
+
+def stray_folder_name(topic_partition: TopicPartition, random: Random) -> str:
+    """A fresh name for a folder that is set aside: nothing removes it. Source: Kafka's `UnifiedLog.logStrayDirName`."""
+    return _fresh_folder_name(topic_partition, random, "stray")
+
+
+def _fresh_folder_name(topic_partition: TopicPartition, random: Random, ending: str) -> str:
+    suffix = f"-{topic_partition.partition}.{random.getrandbits(128):032x}-{ending}"
     return topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix
 
 

@@ -11,7 +11,7 @@ Source: Kafka's LogManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
@@ -115,11 +115,19 @@ class LogManager:
             raise failure
         return None
 
-    def open(self, cluster_id: str, node_id: int, *, required: str | None = None, topics: Mapping[str, KnownTopic] | None = None) -> None:
+    def open(
+        self,
+        cluster_id: str,
+        node_id: int,
+        *,
+        required: str | None = None,
+        topics: Mapping[str, KnownTopic] | None = None,
+        deleted_topics: Container[TopicId] = (),
+    ) -> None:
         """Takes all directories and loads all logs; recovers those that weren't stopped cleanly. Start code: it syncs, and may take long.
 
         A directory that fails goes offline, with its partitions, if another one is left and it isn't the `required` one. `topics` are
-        those of the cluster's metadata, by name.
+        those of the cluster's metadata, by name; what is left of others is removed if it is of `deleted_topics`, or else set aside.
         Errors: StorageError in one sentence; see `open_directories`.
         """
         absolute = list(map(self._filesystem.absolute_path, self._paths))
@@ -130,6 +138,7 @@ class LogManager:
             identity=Identity(cluster_id=cluster_id, node_id=node_id),
             required=None if required is None else required.rstrip("/") or "/",
             topics=topics or {},
+            deleted_topics=deleted_topics,
         )
         try:
             self._opened = open_directories(self._filesystem, self._directories, request)
@@ -304,14 +313,14 @@ class LogManager:
         known = [directory for directory in online if directory.journal.value(topic_id, topic_partition.partition) is not None]
         return known[:1] or sorted(online, key=lambda directory: directory.partition_count)
 
-    def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable) -> None:
+    def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
         """Deletes logs: they are out of sight at once; `on_done` runs when their names may be used again, their log starts forgotten.
 
-        Partitions that aren't here are no fault. On an error the logs are out of sight all the same, and found again at the next start.
+        With `set_aside` the folders stay, under the name of a stray one, and so do the log starts. Partitions that aren't here are no
+        fault. On an error the logs are out of sight all the same, and found again at the next start.
         """
-        wanted = list(dict.fromkeys(partitions))
         groups: dict[str, list[TopicPartition]] = {}
-        for key in wanted:
+        for key in dict.fromkeys(partitions):
             self.logs.pop(key, None)
             self._opened.offline.pop(key, None)
             directory = self._holder(key, besides_offline=False)
@@ -319,7 +328,7 @@ class LogManager:
                 groups.setdefault(directory.path, []).append(key)
         together = _together(len(groups), on_done)
         for path, keys in groups.items():
-            self._directories[path].delete(keys, together)
+            self._directories[path].delete(keys, together, set_aside=set_aside)
         if not groups:
             self._answer_later(on_done, None)
 

@@ -32,7 +32,7 @@ def test_one_line_for_each_directory_that_fails() -> None:
     lines: list[dict[str, Any]] = []
     disks = Disks()
     log = SimpleNamespace(error=lambda event, **what: lines.append({"event": event, **what}))
-    hosted = HostedLogs(disks, log, on_free=lambda _names: None)  # type: ignore[arg-type]
+    hosted = HostedLogs(disks, log, on_free=lambda _names: None, has_to_go=lambda *_: True)  # type: ignore[arg-type]
     keys = [TopicPartition("t", number) for number in range(3000)]
 
     def ask_for_all() -> None:

@@ -186,7 +186,7 @@ def test_a_deletion_goes_on_when_the_topic_has_grown() -> None:
     topics = administrator(session)
     (row,) = topics.resolve([("t", ZERO_TOPIC_ID)])
     assert asyncio.run(topics.delete([row], TIMEOUT_MS)) == [None]
-    assert len(session.plans[1].steps[0].operations) == 3 + 3
+    assert len(session.plans[1].steps[0].operations) == 4 + 3
 
 
 @pytest.mark.parametrize(

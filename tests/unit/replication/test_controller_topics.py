@@ -268,17 +268,19 @@ def test_repeated_names() -> None:
 
 
 def test_a_deleted_topic_leaves_nothing() -> None:
-    """All its keys go, over as many steps as they need, the record in the first; others stay."""
+    """All its keys go, over as many steps as they need, the record in the first, but for a tombstone; others stay."""
     cluster = Cluster()
     cluster.create("kept")
     before = set(cluster.engine.keys)
     cluster.create("t", 250)
+    topic_id = cluster.image.topics["t"].topic_id
     plan = plan_delete_topic(cluster.image.topics["t"])
     assert len(plan.steps) == 3
     assert cluster.write(plan.steps[0].operations, plan.steps[0].compares)
     assert list(cluster.image.topics) == ["kept"]
+    assert list(cluster.image.deleted_topics) == [topic_id], "by the transaction that the topic goes with"
     assert cluster.make(ChangePlan(plan.steps[1:]))
-    assert set(cluster.engine.keys) == before
+    assert set(cluster.engine.keys) == before | {keys.deleted_topic(topic_id)}
 
 
 def test_a_topic_made_anew_is_not_deleted_by_an_old_plan() -> None:

@@ -247,7 +247,7 @@ def test_a_topic_deleted_while_its_directory_is_offline_is_gone_when_the_directo
         assert log.directory.startswith(f"{ONE}/")
         append(log, 2)
     world.manager.close()
-    world.start(topics={"a": KnownTopic(ANEW, CONFIG)})
+    world.start(topics={"a": KnownTopic(ANEW, CONFIG)}, deleted_topics={A})
     assert {key: (log.topic_id, log.log_end_offset) for key, log in world.manager.logs.items()} == {A0: (ANEW, 10), A1: (ANEW, 10)}
     world.tick(100_000)
     assert not [name for name in world.names(TWO) if name.startswith("a-1")]
