@@ -139,7 +139,9 @@ GROUP_KEYS: Final[tuple[ConfigKey, ...]] = (
               "How many replicas the topic of transactions has.", enforced=True),
     ConfigKey("transaction.state.log.segment.bytes", _INT, "104857600", at_least(1),
               "The segment size of the topic of transactions.", enforced=True),
-    ConfigKey("add.partitions.to.txn.retry.backoff.ms", _INT, "20", at_least(1), "How long a write rests while its transaction is added to."),
-    ConfigKey("add.partitions.to.txn.retry.backoff.max.ms", _INT, "100", at_least(0), "How long it rests at most."),
+    ConfigKey("add.partitions.to.txn.retry.backoff.ms", _INT, "20", at_least(1),
+              "After how long a write adds its partition to its transaction again, while the one before is ending.", enforced=True),
+    ConfigKey("add.partitions.to.txn.retry.backoff.max.ms", _INT, "100", at_least(0),
+              "For how long a write adds its partition again.", enforced=True),
 )
 # fmt: on

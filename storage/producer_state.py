@@ -52,6 +52,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import ControlRecordType
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_SEQUENCE, UNKNOWN_OFFSET
 from lowtide.storage.open_transactions import CompletedTransaction, OpenTransactions
+from lowtide.storage.verifications import Verifications
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +74,7 @@ _EVICTED_FRACTION = 8
 """At the bound an eighth goes at once, so that finding the oldest costs little per append."""
 
 _LARGEST_SEQUENCE = 0x7FFF_FFFF
+_LAST_EPOCH = 0x7FFF
 _NO_COORDINATOR_EPOCH = -1
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hI")
@@ -147,8 +149,7 @@ class ProducerStateManager:
         self.expiration_ms = expiration_ms
         self._maximum_producers = maximum_producers
         self.transactions = OpenTransactions()
-        self.verifications: dict[ProducerId, object] = {}
-        """Producers about whose transactions a coordinator is being asked, until a marker comes in between (KIP-890)."""
+        self.verifications = Verifications(maximum_producers)
 
     @property
     def producers(self) -> Mapping[ProducerId, ProducerEntry]:
@@ -166,14 +167,16 @@ class ProducerStateManager:
     ) -> Accepted | Duplicate | ErrorCode:
         """Whether a batch is the one that follows this producer's last. Changes nothing.
 
-        An unknown producer may begin at any sequence, since its state may have expired; a new epoch must begin at 0. The batches of a
-        group's coordinator, which writes for a producer, have no sequence.
+        An unknown producer may begin at any sequence, since its state may have expired, unless its transaction is being verified
+        (`Verifications.may_begin_at`); a new epoch must begin at 0. The batches of a group's coordinator, which writes for a producer,
+        have no sequence.
         Errors: INVALID_PRODUCER_EPOCH for an older epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, and for a duplicate that is no
         longer remembered or has another size; INVALID_TXN_STATE for a plain batch within the producer's open transaction.
         """
         entry = self._entries.get(producer_id)
         if entry is None or producer_id < 0:
-            return ACCEPTED
+            may_begin = not self.verifications or self.verifications.may_begin_at(producer_id, base_sequence)
+            return ACCEPTED if may_begin else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if producer_epoch != entry.producer_epoch:
             if producer_epoch < entry.producer_epoch:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -197,20 +200,25 @@ class ProducerStateManager:
         entry = self._entries.get(producer_id)
         return entry is not None and entry.producer_epoch == producer_epoch and entry.transaction_first_offset != UNKNOWN_OFFSET
 
+    def is_fenced(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
+        """Whether a later epoch of this producer is known here."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and producer_epoch < entry.producer_epoch
+
     def check_marker(
         self, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int, *, epoch_is_bumped: bool = False
     ) -> Accepted | ErrorCode:
         """Whether a coordinator may end this producer's transaction. Changes nothing.
 
         `epoch_is_bumped`: each transaction has an epoch of its own, and the marker that of the next one (KIP-890): a marker that comes late
-        once more must not end the next one.
+        once more must not end the next one, except in the last epoch there is, which has no next one.
         Errors: INVALID_PRODUCER_EPOCH for an older epoch; TRANSACTION_COORDINATOR_FENCED for a coordinator that another has followed.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
             return ACCEPTED
         is_late = epoch_is_bumped and producer_epoch == entry.producer_epoch and entry.transaction_first_offset != UNKNOWN_OFFSET
-        if producer_epoch < entry.producer_epoch or is_late:
+        if producer_epoch < entry.producer_epoch or (is_late and producer_epoch != _LAST_EPOCH):
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED if coordinator_epoch < entry.coordinator_epoch else ACCEPTED
 
@@ -249,9 +257,11 @@ class ProducerStateManager:
                 del entry.batches[0]
             entry.last_timestamp = max_timestamp
             entry.last_append_ms = now_ms
-        if is_transactional and entry.transaction_first_offset == UNKNOWN_OFFSET:
-            entry.transaction_first_offset = base_offset
-            self.transactions.begin(base_offset, producer_id)
+        if is_transactional:
+            self.verifications.on_batch(producer_id)
+            if entry.transaction_first_offset == UNKNOWN_OFFSET:
+                entry.transaction_first_offset = base_offset
+                self.transactions.begin(base_offset, producer_id)
 
     def replay(self, header: BatchHeader, *, now_ms: int, control: ControlRecord | None = None) -> CompletedTransaction | None:
         """Take in a batch of the log that a leader has checked: in recovery, and on a follower. Returns the transaction that it ended.
@@ -295,7 +305,7 @@ class ProducerStateManager:
         now_ms: int,
     ) -> CompletedTransaction | None:
         """A marker was appended. Returns the transaction that it ended; None where the producer had none open here."""
-        self.verifications.pop(producer_id, None)
+        self.verifications.on_marker(producer_id, producer_epoch)
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._add(producer_id, ProducerEntry(producer_epoch, [], timestamp, now_ms))
@@ -313,6 +323,7 @@ class ProducerStateManager:
     def remove_expired(self, now_ms: int) -> int:
         """Forget producers that appended nothing for the expiration time, open transactions aside; returns how many."""
         oldest = now_ms - self.expiration_ms
+        self.verifications.remove_older(oldest)
         expired = [
             producer_id
             for producer_id, entry in self._entries.items()

@@ -185,12 +185,12 @@ class Transactions:
             if producer_id is None:
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return Transaction(transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, timeout_ms=timeout_ms)
+        if known.state in ENDING:  # First: the producer may know its next id already, which counts when the end is complete.
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         if expected is not None and expected[0] != known.producer_id:
             is_retry = expected[0] == known.previous_producer_id and expected[1] >= EPOCH_MAX - 1
             if not is_retry:
                 return ErrorCode.PRODUCER_FENCED
-        if known.state in ENDING:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
         if known.state is TransactionState.ONGOING:
             # Unlike in Kafka, one that is fenced itself ends nobody else's transaction.
             is_fenced = expected is not None and expected[1] not in (known.producer_epoch, known.last_producer_epoch)
@@ -216,6 +216,11 @@ class Transactions:
         return msgspec.structs.replace(known, last_producer_epoch=last_epoch, **fields)
 
     # ------------------------------------------------------------------ partitions
+    def _is_changing(self, transactional_id: str) -> bool:
+        """Whether a change of a transactional id isn't complete. Source: Kafka's `TransactionMetadata.pendingTransitionInProgress`."""
+        known = self.transactions.get(transactional_id)
+        return transactional_id in self._unsettled or (known is not None and known.state in ENDING)
+
     def _check(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> Transaction | ErrorCode:
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
@@ -250,9 +255,8 @@ class Transactions:
 
         Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and those of `append_error`.
         """
-        found = self._check(transactional_id, *identity)
-        if not isinstance(found, ErrorCode) and (transactional_id in self._unsettled or found.state in ENDING):
-            found = ErrorCode.CONCURRENT_TRANSACTIONS
+        # An end that isn't complete comes first: the producer may have its next epoch or id already.
+        found = ErrorCode.CONCURRENT_TRANSACTIONS if self._is_changing(transactional_id) else self._check(transactional_id, *identity)
         if isinstance(found, ErrorCode):
             done(found, effects)
             return
@@ -321,7 +325,9 @@ class Transactions:
         known = self.transactions.get(transactional_id)
         if known is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        bumps = client_version >= EPOCH_BUMPS_SINCE
+        bumps, is_changing = client_version >= EPOCH_BUMPS_SINCE, self._is_changing(transactional_id)
+        if bumps and is_changing:  # Before who asks is looked at: the producer may have its next epoch or id already.
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         was_rotated = (
             bumps
             and known.bumps_epochs
@@ -334,14 +340,11 @@ class Transactions:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if known.producer_epoch != producer_epoch and not is_retry:
             return ErrorCode.PRODUCER_FENCED
-        if transactional_id in self._unsettled:
+        if is_changing:
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        is_same_end = known.state in _ENDS[is_commit]
         if known.state is TransactionState.ONGOING:
             return self._ended(known, is_commit=is_commit, client_version=client_version)
-        if known.state in ENDING:
-            return ErrorCode.CONCURRENT_TRANSACTIONS if is_same_end else ErrorCode.INVALID_TXN_STATE
-        if is_same_end and (is_retry or not bumps):
+        if known.state is _COMPLETED[is_commit] and (is_retry or not bumps):
             return ErrorCode.NONE
         if bumps and not is_commit and not is_retry:
             # Nothing is known to have begun, but something of it may be on its way: the next epoch makes an end of that.
@@ -361,23 +364,20 @@ class Transactions:
                 if producer_id is None:
                     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 state.next_producer_id = producer_id
-            state.producer_epoch, state.last_producer_epoch = known.producer_epoch + 1, known.producer_epoch
+            state.producer_epoch, state.last_producer_epoch = min(known.producer_epoch + 1, EPOCH_MAX), known.producer_epoch
         return state
 
     def _fence(self, known: Transaction, effects: Effects, then: OnError) -> None:
         """Abort an open transaction with an epoch that its producer doesn't have, but may ask for until another producer comes.
 
-        Without an epoch left it can't be given one. Source: KIP-588; Kafka's `prepareAbortOrCommit` under `transaction.version` 2.
+        Without an epoch left the next one has another id. Errors: COORDINATOR_LOAD_IN_PROGRESS where none is at hand.
+        Source: KIP-588; Kafka's `prepareAbortOrCommit` under `transaction.version` 2.
         """
-        is_last = known.is_exhausted
-        state = msgspec.structs.replace(
-            known,
-            state=TransactionState.PREPARE_ABORT,
-            producer_epoch=min(known.producer_epoch + 1, EPOCH_MAX),
-            last_producer_epoch=NO_PRODUCER_EPOCH if is_last else known.producer_epoch,
-            client_version=0 if is_last else EPOCH_BUMPS_SINCE,
-        )
-        self._keep(state, effects, self._tell_later(known.transactional_id, then))
+        state = self._ended(known, is_commit=False, client_version=EPOCH_BUMPS_SINCE)
+        if isinstance(state, ErrorCode):
+            then(state, effects)
+        else:
+            self._keep(state, effects, self._tell_later(known.transactional_id, then))
 
     def _tell_later(self, name: str, done: OnError | None) -> OnError:
         """When the end is committed: have the partitions told, or complete it where there are none."""
@@ -420,7 +420,7 @@ class Transactions:
         )
         if known.next_producer_id != NO_PRODUCER_ID:
             state.previous_producer_id, state.producer_id = known.producer_id, known.next_producer_id
-            state.next_producer_id, state.producer_epoch, state.last_producer_epoch = NO_PRODUCER_ID, 0, known.producer_epoch
+            state.next_producer_id, state.producer_epoch = NO_PRODUCER_ID, 0
 
         def kept(error: ErrorCode, later: Effects) -> None:
             if error != ErrorCode.NONE:
@@ -479,10 +479,7 @@ class Transactions:
         ]
 
 
-_ENDS: Final = {
-    True: frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}),
-    False: frozenset({TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}),
-}
+_COMPLETED: Final = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
 
 
 def _nothing(_error: ErrorCode, _effects: Effects) -> None:

@@ -15,6 +15,7 @@ from lowtide.broker.coordinator.verification import Question
 from lowtide.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.verifications import Verification
 
 LARGE_BYTES: Final = 4 << 20
 """A larger batch is slow, whatever is in it: its checksum alone takes a millisecond and more."""
@@ -36,9 +37,18 @@ class SlowBatch(msgspec.Struct):
     transactional_id: str | None
     placeholder: PartitionProduceResponse
     question: Question | None = None
-    """What the transaction's coordinator is to be asked first; `guard` says whether it still holds then."""
-    guard: object | None = None
+    """What the transaction's coordinator is to be asked first; `guard` is the verification that has to hold then."""
+    guard: Verification | None = None
     kept_bytes: int = 0
+
+    def renew(self) -> None:
+        """Begin the verification again, for another attempt to ask."""
+        assert self.question is not None
+        assert self.guard is not None
+        asked, guard = self.question.transaction, self.guard
+        self.guard = self.partition.log.producer_state.verifications.begin(
+            asked.producer_id, asked.producer_epoch, guard.lowest_sequence, adds_itself=guard.adds_itself, now_ms=guard.began_ms
+        )
 
     def check(self) -> ValidatedBatch | Rejection | None:
         """In the worker: touches nothing but the bytes."""

@@ -28,7 +28,7 @@ from typing import Any
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.coordinator.verification import Question, TransactionVerifier, told_to_producer
+from lowtide.broker.coordinator.verification import AskedTransaction, Question, TransactionVerifier, told_to_producer
 from lowtide.broker.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.delayed.slow_batches import LARGE_BYTES, Rest, SlowBatch, keep, kept
 from lowtide.broker.dispatcher import HandlerSpec
@@ -52,6 +52,7 @@ from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, TopicId
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import Rejection, ValidatedBatch, validate_produce
+from lowtide.storage.verifications import Verification
 
 _ZSTD_SINCE = 7
 _CURRENT_LEADER_SINCE = 10
@@ -253,7 +254,7 @@ class ProduceHandler:
                     asked = self._slow.pop()
                     asked.placeholder = batch.placeholder
                     assert asked.question is not None
-                    self._verifier.ask(asked.question, partial(on_verified, asked))
+                    self._verifier.ask(asked.question, asked.renew, partial(on_verified, asked))
                     return
                 rows[id(batch.placeholder)] = row
                 waits.extend(self._waits)
@@ -275,7 +276,7 @@ class ProduceHandler:
 
         for batch in slow:
             if batch.question is not None:
-                self._verifier.ask(batch.question, partial(on_verified, batch))
+                self._verifier.ask(batch.question, batch.renew, partial(on_verified, batch))
             else:
                 self._worker.submit(batch.check, partial(on_checked, batch))
         return pending
@@ -298,8 +299,7 @@ class ProduceHandler:
 
     def _refuse_transaction(self, batch: SlowBatch, error: ErrorCode) -> PartitionProduceResponse:
         assert batch.question is not None
-        batch.partition.log.producer_state.verifications.pop(batch.question.producer_id, None)
-        adds = batch.question.adds
+        adds = batch.question.transaction.adds
         return _failed(batch.placeholder.index, told_to_producer(error, knows_abortable=batch.version >= _ABORTABLE_SINCE, adds=adds))
 
     def _put_off(self, batch: SlowBatch) -> PartitionProduceResponse:
@@ -339,7 +339,7 @@ class ProduceHandler:
         version: int,
         now_ms: int,
         checked: ValidatedBatch | Rejection | None = None,
-        guard: object | None = None,
+        guard: Verification | None = None,
     ) -> PartitionProduceResponse:
         """Append one batch, which was `checked` before if that took long; `guard`: its transaction's coordinator was asked before."""
         partition = self._replicas.find(topic, index)
@@ -388,21 +388,25 @@ class ProduceHandler:
             self._waits.append(ProduceWait(partition, partition.leader_epoch, end_offset, response, flush_is_due, commits))
         return response
 
-    def _check_transaction(
-        self, partition: Partition, batch: ValidatedBatch, records: Any, version: int, now_ms: int, guard: object | None
+    def _check_transaction(  # noqa: PLR0911 - one return for each answer
+        self, partition: Partition, batch: ValidatedBatch, records: Any, version: int, now_ms: int, guard: Verification | None
     ) -> PartitionProduceResponse | None:
         """None if a batch may be appended, as far as its transaction goes, or else what to answer for now."""
         key, state = partition.topic_partition, partition.log.producer_state
+        if self._transactional_id is None:
+            return _failed(key.partition, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         adds = version >= _ADDS_SINCE
         if state.is_in_transaction(batch.producer_id, batch.producer_epoch) or not (adds or self._verifier.is_wanted):
             return None
+        if state.is_fenced(batch.producer_id, batch.producer_epoch):
+            return _failed(key.partition, ErrorCode.INVALID_PRODUCER_EPOCH)
         if guard is not None:
             # A marker that came while the coordinator was asked has taken it away: the transaction that it knew is over.
-            holds = state.verifications.pop(batch.producer_id, None) is guard
+            holds = state.verifications.find(batch.producer_id) is guard
             return None if holds else _failed(key.partition, ErrorCode.INVALID_TXN_STATE)
-        if self._transactional_id is None:
-            return _failed(key.partition, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        question = Question(self._transactional_id, batch.producer_id, batch.producer_epoch, key, adds)
+        guard = state.verifications.begin(batch.producer_id, batch.producer_epoch, batch.base_sequence, adds_itself=adds, now_ms=now_ms)
+        transaction = AskedTransaction(self._transactional_id, batch.producer_id, batch.producer_epoch, adds)
+        question = Question(transaction, key)
         answer = self._verifier.answer_now(question)
         if answer is not None:
             error = told_to_producer(answer, knows_abortable=version >= _ABORTABLE_SINCE, adds=adds)
@@ -418,7 +422,7 @@ class ProduceHandler:
             self._transactional_id,
             _failed(key.partition, ErrorCode.NONE),
             question,
-            state.verifications.setdefault(batch.producer_id, object()),
+            guard,
         )
         if self._slow_bytes > SLOW_BYTES_MAX:
             return _failed(key.partition, ErrorCode.NOT_ENOUGH_REPLICAS)

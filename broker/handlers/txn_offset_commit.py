@@ -25,7 +25,7 @@ from lowtide.broker.coordinator.groups import Groups
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.shard import Shard
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.coordinator.verification import Question, TransactionVerifier, told_to_committer
+from lowtide.broker.coordinator.verification import AskedTransaction, Question, TransactionVerifier, told_to_committer
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
@@ -37,6 +37,8 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from lowtide.protocol.types import NO_SEQUENCE
+from lowtide.storage.verifications import Verification
 
 _LOADING_SINCE = 2
 _ABORTABLE_SINCE = 4
@@ -58,7 +60,9 @@ class _Commit:
             groups.broker.metadata.image, request.topics, _TYPES, by_id=version >= _TOPIC_IDS_SINCE
         )
 
-    def start(self, verifier: TransactionVerifier) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+    def start(  # noqa: PLR0911 - one return for each answer
+        self, verifier: TransactionVerifier
+    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
         """Keep it, as soon as the transaction's coordinator has said that it may be."""
         request = self._request
         if not self._topics.known:
@@ -72,8 +76,10 @@ class _Commit:
         producer_id, producer_epoch = request.producer_id, request.producer_epoch
         if shard.partition.log.producer_state.is_in_transaction(producer_id, producer_epoch) or not (adds or verifier.is_wanted):
             return self._keep(shard)
-        partition = shard.partition.topic_partition
-        question = Question(request.transactional_id, producer_id, producer_epoch, partition, adds)
+        if shard.partition.log.producer_state.is_fenced(producer_id, producer_epoch):
+            return self._failed(ErrorCode.INVALID_PRODUCER_EPOCH)
+        transaction = AskedTransaction(request.transactional_id, producer_id, producer_epoch, adds)
+        question = Question(transaction, shard.partition.topic_partition)
         answer = verifier.answer_now(question)
         if answer is not None:
             return self._keep(shard) if answer == ErrorCode.NONE else self._failed(self._told(answer))
@@ -83,25 +89,34 @@ class _Commit:
         self, question: Question, asked: Shard[Groups], verifier: TransactionVerifier
     ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
         pending: Pending[TxnOffsetCommitResponse] = Pending()
-        state = asked.partition.log.producer_state
-        # A marker that comes while the coordinator is asked takes the guard away: the transaction that it knows is over then.
-        guard = state.verifications.setdefault(question.producer_id, object())
+        transaction, state = question.transaction, asked.partition.log.producer_state
+        producer_id, producer_epoch = transaction.producer_id, transaction.producer_epoch
+        now_ms = self._groups.broker.clock.wall_ms()
+
+        def begin() -> Verification:
+            return state.verifications.begin(producer_id, producer_epoch, NO_SEQUENCE, adds_itself=transaction.adds, now_ms=now_ms)
+
+        guard = begin()
+
+        def renew() -> None:
+            nonlocal guard
+            guard = begin()
 
         def on_answer(error: ErrorCode) -> None:
             if error != ErrorCode.NONE:
-                state.verifications.pop(question.producer_id, None)
                 pending.complete(self._failed(self._told(error)))
                 return
             shard = self._groups.find(self._request.group_id)
-            holds = state.verifications.get(question.producer_id) is guard
+            # A marker that came while the coordinator was asked has taken the guard away: the transaction that it knew is over.
+            holds = state.verifications.find(producer_id) is guard or state.is_in_transaction(producer_id, producer_epoch)
             if isinstance(shard, ErrorCode) or shard is not asked:
                 pending.complete(self._failed(shard if isinstance(shard, ErrorCode) else ErrorCode.NOT_COORDINATOR))
-            elif not holds and not state.is_in_transaction(question.producer_id, question.producer_epoch):
+            elif state.is_fenced(producer_id, producer_epoch):
+                pending.complete(self._failed(ErrorCode.INVALID_PRODUCER_EPOCH))
+            elif not holds:
                 pending.complete(self._failed(ErrorCode.INVALID_TXN_STATE))
             else:
                 self._keep(shard).listen(lambda response: pending.fail() if response is None else pending.complete(response))
-                if state.is_in_transaction(question.producer_id, question.producer_epoch):
-                    state.verifications.pop(question.producer_id, None)
 
         def answered(error: ErrorCode) -> None:
             try:
@@ -110,7 +125,7 @@ class _Commit:
                 pending.fail()
                 raise
 
-        verifier.ask(question, answered)
+        verifier.ask(question, renew, answered)
         return pending
 
     def _keep(self, shard: Shard[Groups]) -> Pending[TxnOffsetCommitResponse]:

@@ -30,17 +30,21 @@ def test_a_producer_whose_transaction_took_too_long_goes_on_in_the_next_epoch(ve
     assert world.end((producer_id, epoch + 1), is_commit=False, version=2) == (ErrorCode.PRODUCER_FENCED, -1, -1)
 
 
-def test_a_transaction_that_took_too_long_in_the_last_epoch_leaves_its_producer_none() -> None:
+def test_a_transaction_that_took_too_long_in_the_last_epoch_gives_its_producer_another_id() -> None:
+    """Kafka's `TransactionCoordinator.endTransaction` rotates the id where it fences, too."""
     world = World()
     producer_id, _ = start(world)
     world.state.transactions[NAME].producer_epoch = EPOCH_MAX - 2
     last = start(world)
     assert world.add(last, PARTITIONS[0], 2) == NONE
     world.run_timers(world.now_ms + TIMEOUT_MS)
-    world.complete(world.told.pop())
-    assert world.end(last, is_commit=False, version=2) == (ErrorCode.PRODUCER_FENCED, -1, -1)
+    told = world.told.pop()
+    assert (told.producer_id, told.producer_epoch) == (producer_id, EPOCH_MAX)
+    world.complete(told)
+    assert world.end(last, is_commit=False, version=2) == (NONE, producer_id + 1, 0)
+    assert world.init(last) == (NONE, producer_id + 1, 0)
+    assert start(world) == (producer_id + 1, 1)
     assert world.init(last) == (ErrorCode.PRODUCER_FENCED, -1, -1)
-    assert start(world) == (producer_id + 1, 0)
 
 
 def test_the_end_in_a_new_epoch_is_known_by_the_epoch_only() -> None:

@@ -1,0 +1,92 @@
+"""Producers whose transactions a coordinator is being asked about, before the first batch of a transaction is appended (KIP-890).
+
+A verification begins when the coordinator is asked and stays until a batch of the transaction is appended, or a marker ends it. The
+value itself is the guard of an append: it has to be the one that `find` returns when the coordinator's answer is acted on. So an answer
+about a transaction that has ended meanwhile lets nothing into the log.
+
+It also keeps the lowest sequence that the producer has asked with. A producer that the log does not know may begin at any sequence, and
+several batches may be under way: where the first is refused with an error that is retried, the second must not become the beginning, or
+the first would be out of order for good.
+
+Guards: no batch is appended to a transaction that its coordinator does not know; a producer's batches keep their order from the first on.
+
+Source: KIP-890; Kafka's `VerificationStateEntry`, `VerificationGuard`, `ProducerAppendInfo.checkSequence`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId
+
+
+class Verification(msgspec.Struct, eq=False):
+    """One producer's, in one epoch. `adds_itself`: each transaction has an epoch of its own, and begins with sequence 0 everywhere."""
+
+    producer_epoch: ProducerEpoch
+    lowest_sequence: int
+    adds_itself: bool
+    began_ms: int
+    """Wall-clock time."""
+
+
+class Verifications:
+    """Those of one partition; at most `maximum`, beyond which the oldest is dropped."""
+
+    __slots__ = ("_maximum", "_of")
+
+    def __init__(self, maximum: int) -> None:
+        assert maximum > 0
+        self._maximum = maximum
+        self._of: dict[ProducerId, Verification] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def begin(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int, *, adds_itself: bool, now_ms: int
+    ) -> Verification:
+        """Return the producer's verification in this epoch, which it may have already. A later epoch replaces an earlier one."""
+        known = self._of.get(producer_id)
+        if known is not None and known.producer_epoch >= producer_epoch:
+            if known.producer_epoch == producer_epoch:
+                known.lowest_sequence = min(known.lowest_sequence, sequence)
+            return known
+        self._of.pop(producer_id, None)
+        if len(self._of) >= self._maximum:
+            del self._of[next(iter(self._of))]
+        begun = self._of[producer_id] = Verification(producer_epoch, sequence, adds_itself, now_ms)
+        return begun
+
+    def find(self, producer_id: ProducerId) -> Verification | None:
+        """Return the one that guards the producer's next batch."""
+        return self._of.get(producer_id)
+
+    def may_begin_at(self, producer_id: ProducerId, sequence: int) -> bool:
+        """Whether a producer that the log does not know may begin at this sequence. Coordinators' batches have none."""
+        known = self._of.get(producer_id)
+        if known is None or sequence == NO_SEQUENCE:
+            return True
+        return sequence <= known.lowest_sequence and (sequence == 0 or not known.adds_itself)
+
+    def on_batch(self, producer_id: ProducerId) -> None:
+        """A batch of the producer's transaction was appended: the log knows the transaction."""
+        self._of.pop(producer_id, None)
+
+    def on_marker(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
+        """A marker of this epoch was appended.
+
+        The marker of a transaction has the epoch of the next one where each has its own: such a marker does not end what it precedes.
+        """
+        known = self._of.get(producer_id)
+        if known is not None and not (known.adds_itself and producer_epoch <= known.producer_epoch):
+            del self._of[producer_id]
+
+    def remove_older(self, oldest_ms: int) -> None:
+        """Drop those that began at or before this wall-clock time."""
+        for producer_id in [key for key, known in self._of.items() if known.began_ms <= oldest_ms]:
+            del self._of[producer_id]
