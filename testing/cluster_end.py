@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
+from lowtide.replication.controller import ControllerSettings, elects_unclean
 from lowtide.runtime.random import Random
 from lowtide.testing.cluster_load import Deleter, PartitionLoad, Producer
 from lowtide.testing.shared_store import REQUEST_TIMEOUT_S
@@ -80,12 +81,12 @@ async def check_end(cluster: ClusterSimulation) -> None:
 
 
 def can_be_led(cluster: ClusterSimulation, topic_name: str, number: int) -> bool:
-    """Whether some member of the ISR is on a disk that nothing was lost from; of a topic that isn't made yet it will be."""
+    """Whether any replica may lead, or some member of the ISR has lost nothing; of a topic that isn't made yet it will be so."""
     topic = cluster.shared.image.topics.get(topic_name)
     if topic is None:
         return True
     state = topic.partitions[number]
-    return cluster.unclean or any(
+    return elects_unclean(topic, ControllerSettings(elects_unclean=cluster.unclean)) or any(
         cluster.invariants.is_sound(member, topic.topic_id, number, epoch)
         for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
     )

@@ -254,7 +254,13 @@ class TransactionalProducer(Coordinated):
         await asyncio.sleep(self.random.choice((0.2, 1.5 * TRANSACTION_TIMEOUT_MS / 1000)))
 
     def _is_done(self, what: str, code: int) -> bool:
-        """Whether a request was carried out. What can't be gone on with ends here."""
+        """Whether a request was carried out. What can't be gone on with ends here.
+
+        T8: a write within a transaction is nothing that its state doesn't allow. An end may be: the coordinator may have ended it before.
+        Errors: HistoryError.
+        """
+        if code == ErrorCode.INVALID_TXN_STATE and what != "EndTxn" and not self.load.history.is_void:
+            raise HistoryError(f"T8: {what} of {self._attempt}, producer {self._identity}, answered INVALID_TXN_STATE")
         if code in _OVER:
             self.client.note(f"{what} of {self._attempt}: {ErrorCode(code).name}")
             self._rests_s = self.random.choice((0.0, 1.0)) if code in FENCED else 0.0

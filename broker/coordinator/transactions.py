@@ -13,17 +13,18 @@ Source: Kafka's `TransactionCoordinator`, `TransactionStateManager`; KIP-98, KIP
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, TypeAlias
+from functools import partial
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from lowtide.broker.coordinator.effects import Effects, append_error
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.next_transaction import AskedEnd, ended, next_end, next_producer
 from lowtide.broker.coordinator.timers import Timers
 from lowtide.broker.coordinator.transaction import (
     ENDING,
     EPOCH_BUMPS_SINCE,
-    EPOCH_MAX,
     IDLE,
     STATE_NAMES,
     Transaction,
@@ -33,7 +34,15 @@ from lowtide.broker.coordinator.transaction import (
 from lowtide.broker.coordinator.transaction_settings import TransactionSettings
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
-from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId, TopicPartition
+from lowtide.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    UNKNOWN_OFFSET,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 
 RETRY_MS: Final = 1000
 """After so long what could not be kept is tried again: the end of a transaction that took too long, or its completion."""
@@ -76,6 +85,10 @@ class Transactions:
         self._ports = ports
         self._unsettled: set[str] = set()
         """Those about which a record isn't committed yet."""
+        self._last_offset: Offset = UNKNOWN_OFFSET
+        """Of the last record that the state follows from."""
+        self._is_settling = False
+        """Whether what was loaded isn't committed yet: another coordinator may come that does not have all of it."""
         self._being_told: set[str] = set()
         """Those whose partitions are being told of an end. A second telling would outlive it, and end what begins after it."""
 
@@ -90,6 +103,7 @@ class Transactions:
 
         Errors: ProtocolError for a state that there isn't, and for a record in a transaction, which nobody writes here.
         """
+        self._last_offset = max(self._last_offset, offset)
         if isinstance(change, TransactionEnded):
             return
         if isinstance(change, InTransaction):
@@ -105,6 +119,7 @@ class Transactions:
 
     def note(self, change: TransactionChange, offset: Offset) -> None:
         """Take over what a record says that was just appended."""
+        self._last_offset = max(self._last_offset, offset)
         if change.state is None:
             self.transactions.pop(change.transactional_id, None)
         else:
@@ -117,7 +132,24 @@ class Transactions:
                 self._keep(transaction, effects, self._tell_later(transaction.transactional_id, None))
             elif transaction.state is TransactionState.ONGOING:
                 self._watch(transaction, effects)
+        self._is_settling = True
+        self._when_settled(effects, self._on_settled)
         self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.expiry_check_interval_ms)
+
+    def _on_settled(self) -> None:
+        self._is_settling = False
+
+    def _when_settled(self, effects: Effects, then: Callable[[], None]) -> None:
+        """Go on when all records so far are committed, however long that takes; never, when another coordinator follows."""
+
+        def go_on(error: ErrorCode, later: Effects) -> None:
+            if error == ErrorCode.NONE:
+                then()
+            elif error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._when_settled(later, then)  # Of its own: what it came with could not be kept, or took too long.
+
+        effects.barrier = max(effects.barrier, self._last_offset)
+        effects.then.append(go_on)
 
     def on_unloaded(self, effects: Effects) -> None:
         """Another broker coordinates these now."""
@@ -138,7 +170,10 @@ class Transactions:
         self._unsettled.add(name)
 
         def go_on(error: ErrorCode, later: Effects) -> None:
-            self._unsettled.discard(name)
+            if error == ErrorCode.REQUEST_TIMED_OUT:  # It is in the log, and may be committed or lost.
+                self._when_settled(later, partial(self._unsettled.discard, name))
+            else:
+                self._unsettled.discard(name)
             then(append_error(error), later)
 
         effects.then.append(go_on)
@@ -157,10 +192,11 @@ class Transactions:
             outcome = ErrorCode.INVALID_REQUEST
         elif not 0 < timeout_ms <= self.settings.timeout_max_ms:
             outcome = ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        elif transactional_id in self._unsettled:
+        elif self._is_unsettled(transactional_id):
             outcome = ErrorCode.CONCURRENT_TRANSACTIONS
         else:
-            outcome = self._next_producer(transactional_id, timeout_ms, expected)
+            known = self.transactions.get(transactional_id)
+            outcome = next_producer(known, transactional_id, timeout_ms, expected, self._ports.take_producer_id)
         if isinstance(outcome, ErrorCode):
             done(outcome, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, effects)
             return
@@ -175,51 +211,14 @@ class Transactions:
 
         self._keep(state, effects, kept)
 
-    def _next_producer(  # noqa: PLR0911 - one return for each answer
-        self, transactional_id: str, timeout_ms: int, expected: tuple[ProducerId, ProducerEpoch] | None
-    ) -> Transaction | ErrorCode:
-        """The state with the producer's next epoch, or that of the open transaction, which has to be ended first."""
-        known = self.transactions.get(transactional_id)
-        if known is None:
-            producer_id = self._ports.take_producer_id()
-            if producer_id is None:
-                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return Transaction(transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, timeout_ms=timeout_ms)
-        if known.state in ENDING:  # First: the producer may know its next id already, which counts when the end is complete.
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        if expected is not None and expected[0] != known.producer_id:
-            is_retry = expected[0] == known.previous_producer_id and expected[1] >= EPOCH_MAX - 1
-            if not is_retry:
-                return ErrorCode.PRODUCER_FENCED
-        if known.state is TransactionState.ONGOING:
-            # Unlike in Kafka, one that is fenced itself ends nobody else's transaction.
-            is_fenced = expected is not None and expected[1] not in (known.producer_epoch, known.last_producer_epoch)
-            return ErrorCode.PRODUCER_FENCED if is_fenced else known
-        fields: dict[str, Any] = {"timeout_ms": timeout_ms, "state": TransactionState.EMPTY, "partitions": frozenset()}
-        fields |= {"started_ms": NO_TIMESTAMP, "client_version": 0, "next_producer_id": NO_PRODUCER_ID}
-        if known.is_exhausted and (expected is None or expected[1] == known.producer_epoch):
-            producer_id = self._ports.take_producer_id()
-            if producer_id is None:
-                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            last_epoch = known.producer_epoch if expected is not None else NO_PRODUCER_EPOCH
-            fields |= {"producer_id": producer_id, "previous_producer_id": known.producer_id, "producer_epoch": 0}
-        elif expected is None:
-            last_epoch = NO_PRODUCER_EPOCH
-            fields["producer_epoch"] = known.producer_epoch + 1
-        elif expected[1] == known.producer_epoch:
-            last_epoch = known.producer_epoch
-            fields["producer_epoch"] = known.producer_epoch + 1
-        elif expected[1] == known.last_producer_epoch:
-            last_epoch = known.last_producer_epoch
-        else:
-            return ErrorCode.PRODUCER_FENCED
-        return msgspec.structs.replace(known, last_producer_epoch=last_epoch, **fields)
-
     # ------------------------------------------------------------------ partitions
     def _is_changing(self, transactional_id: str) -> bool:
         """Whether a change of a transactional id isn't complete. Source: Kafka's `TransactionMetadata.pendingTransitionInProgress`."""
         known = self.transactions.get(transactional_id)
-        return transactional_id in self._unsettled or (known is not None and known.state in ENDING)
+        return self._is_unsettled(transactional_id) or (known is not None and known.state in ENDING)
+
+    def _is_unsettled(self, transactional_id: str) -> bool:
+        return self._is_settling or transactional_id in self._unsettled
 
     def _check(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> Transaction | ErrorCode:
         if not transactional_id:
@@ -237,7 +236,7 @@ class Transactions:
         found = self._check(transactional_id, producer_id, producer_epoch)
         if isinstance(found, ErrorCode):
             return found
-        if found.state in ENDING:
+        if found.state in ENDING or self._is_settling:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_part = found.state is TransactionState.ONGOING and partition in found.partitions
         return ErrorCode.NONE if is_part else ErrorCode.TRANSACTION_ABORTABLE
@@ -296,9 +295,11 @@ class Transactions:
         Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
         COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand, and those of `append_error`.
         """
-        outcome = self._next_end(transactional_id, *identity, is_commit=is_commit, client_version=client_version)
+        known, asked = self.transactions.get(transactional_id), AskedEnd(*identity, is_commit, client_version)
+        outcome: Transaction | ErrorCode = ErrorCode.INVALID_REQUEST
+        if transactional_id:
+            outcome = next_end(known, asked, self._ports.take_producer_id, is_changing=self._is_changing(transactional_id))
         if isinstance(outcome, ErrorCode):
-            known = self.transactions.get(transactional_id)
             given = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
             if outcome == ErrorCode.NONE and known is not None:
                 given = (known.producer_id, known.producer_epoch)
@@ -316,64 +317,13 @@ class Transactions:
 
         self._keep(state, effects, self._tell_later(transactional_id, ended))
 
-    def _next_end(  # noqa: PLR0911 - one return for each answer
-        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, *, is_commit: bool, client_version: int
-    ) -> Transaction | ErrorCode:
-        """The state that an end leads to; NONE where it has been reached before."""
-        if not transactional_id:
-            return ErrorCode.INVALID_REQUEST
-        known = self.transactions.get(transactional_id)
-        if known is None:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        bumps, is_changing = client_version >= EPOCH_BUMPS_SINCE, self._is_changing(transactional_id)
-        if bumps and is_changing:  # Before who asks is looked at: the producer may have its next epoch or id already.
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        was_rotated = (
-            bumps
-            and known.bumps_epochs
-            and known.producer_epoch == 0
-            and (producer_id, producer_epoch) == (known.previous_producer_id, EPOCH_MAX - 1)
-        )
-        is_bumped = bumps and known.was_bumped_from(producer_epoch)
-        is_retry = known.state is not TransactionState.ONGOING and (is_bumped or was_rotated)
-        if known.producer_id != producer_id and not was_rotated:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if known.producer_epoch != producer_epoch and not is_retry:
-            return ErrorCode.PRODUCER_FENCED
-        if is_changing:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
-        if known.state is TransactionState.ONGOING:
-            return self._ended(known, is_commit=is_commit, client_version=client_version)
-        if known.state is _COMPLETED[is_commit] and (is_retry or not bumps):
-            return ErrorCode.NONE
-        if bumps and not is_commit and not is_retry:
-            # Nothing is known to have begun, but something of it may be on its way: the next epoch makes an end of that.
-            return self._ended(known, is_commit=False, client_version=client_version)
-        return ErrorCode.INVALID_TXN_STATE
-
-    def _ended(self, known: Transaction, *, is_commit: bool, client_version: int) -> Transaction | ErrorCode:
-        state = msgspec.structs.replace(
-            known,
-            state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
-            client_version=client_version,
-            partitions=known.partitions if known.state is TransactionState.ONGOING else frozenset(),
-        )
-        if client_version >= EPOCH_BUMPS_SINCE:
-            if known.is_exhausted:
-                producer_id = self._ports.take_producer_id()
-                if producer_id is None:
-                    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-                state.next_producer_id = producer_id
-            state.producer_epoch, state.last_producer_epoch = min(known.producer_epoch + 1, EPOCH_MAX), known.producer_epoch
-        return state
-
     def _fence(self, known: Transaction, effects: Effects, then: OnError) -> None:
         """Abort an open transaction with an epoch that its producer doesn't have, but may ask for until another producer comes.
 
         Without an epoch left the next one has another id. Errors: COORDINATOR_LOAD_IN_PROGRESS where none is at hand.
         Source: KIP-588; Kafka's `prepareAbortOrCommit` under `transaction.version` 2.
         """
-        state = self._ended(known, is_commit=False, client_version=EPOCH_BUMPS_SINCE)
+        state = ended(known, self._ports.take_producer_id, is_commit=False, client_version=EPOCH_BUMPS_SINCE)
         if isinstance(state, ErrorCode):
             then(state, effects)
         else:
@@ -444,7 +394,7 @@ class Transactions:
         transaction = self.transactions.get(name)
         if transaction is None:
             return
-        if name in self._unsettled:
+        if self._is_unsettled(name):
             self.timers.schedule(key, effects.now_ms + RETRY_MS)
         elif transaction.state is TransactionState.ONGOING and kind == "timeout":
             self._on_too_old(transaction, effects)
@@ -463,7 +413,7 @@ class Transactions:
     def _expire(self, effects: Effects) -> None:
         oldest = effects.wall_ms - self.settings.id_expiration_ms
         for name, transaction in list(self.transactions.items()):
-            if transaction.state in IDLE and transaction.updated_ms <= oldest and name not in self._unsettled:
+            if transaction.state in IDLE and transaction.updated_ms <= oldest and not self._is_unsettled(name):
                 self._append(name, None, effects, _nothing)
 
     # ------------------------------------------------------------------ telling
@@ -477,9 +427,6 @@ class Transactions:
             and (not producers or transaction.producer_id in producers)
             and (duration_ms < 0 or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > duration_ms))
         ]
-
-
-_COMPLETED: Final = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
 
 
 def _nothing(_error: ErrorCode, _effects: Effects) -> None:

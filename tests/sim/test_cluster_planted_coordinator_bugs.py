@@ -24,11 +24,13 @@ from lowtide.broker.coordinator.runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.transaction import ENDING
 from lowtide.broker.coordinator.transactions import Transactions
+from lowtide.broker.coordinator.verification import TransactionVerifier
 from lowtide.broker.delayed import commit
 from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.offsets import LogOffsets
 from lowtide.storage.transaction_index import TransactionIndex
+from lowtide.storage.verifications import Verifications
 from lowtide.testing.cluster_simulation import simulate_cluster
 
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
@@ -235,6 +237,27 @@ def any_epoch_ends(patch: Patch) -> None:
     patch.setattr(Transactions, "end", end)
 
 
+def an_old_guard_is_used_again(patch: Patch) -> None:
+    """A write that is asked about again keeps the guard that the marker of the transaction before has taken away (KIP-890)."""
+
+    def on_marker(self: Any, producer_id: int, _epoch: int) -> None:
+        self._of.pop(producer_id, None)
+
+    patch.setattr(Verifications, "on_marker", on_marker)
+    patch.setattr(TransactionVerifier, "_ask_again", TransactionVerifier._gather)
+
+
+def what_is_loaded_counts_before_it_is_committed(patch: Patch) -> None:
+    """A new coordinator answers by records that the next one may not have."""
+    original = Transactions.on_loaded
+
+    def on_loaded(self: Any, effects: Any) -> None:
+        original(self, effects)
+        self._on_settled()
+
+    patch.setattr(Transactions, "on_loaded", on_loaded)
+
+
 def aborts_are_not_indexed(patch: Patch) -> None:
     """Readers aren't told which transactions were aborted."""
     patch.setattr(TransactionIndex, "note", lambda *_: None)
@@ -267,6 +290,8 @@ PLANTS = [
     (ends_are_not_gone_on_with, "transactions", 0),
     (open_for_ever, "transactions", 0),
     (any_epoch_ends, "transactions", 7),
+    (an_old_guard_is_used_again, "transactions", 0),
+    (what_is_loaded_counts_before_it_is_committed, "transactions", 21),
     (aborts_are_not_indexed, "transactions", 0),
     (open_ones_are_stable, "transactions", 0),
 ]
