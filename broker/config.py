@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from lowtide.broker.admission import parse_overrides
 from lowtide.broker.config_apis import MAX_VERSION_PREFIX, api_of, max_version_key
 from lowtide.broker.config_groups import check_consumer_groups
 from lowtide.broker.config_key import LISTENER_PREFIX, ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
@@ -155,6 +156,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
     check_security(values, given)
     check_follower_fetches(values)
     check_consumer_groups(values)
+    parse_overrides(values)
     defaults = topic_defaults(values)
     if not any(each.source in (DYNAMIC_BROKER, DYNAMIC_DEFAULT) for each in given.values()):
         # What is set later was checked then; a broker that was started on something else shortens the time.

@@ -25,7 +25,7 @@ from lowtide.metadata.image import NOTHING_SET, MetadataImage
 
 DYNAMIC_KEYS: Final = frozenset(
     {key.broker_key for key in TOPIC_KEYS if key.broker_key is not None}
-    | {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms"}
+    | {"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides", "producer.id.expiration.ms"}
     | {"log.retention.commitoffset.enable"}
     | {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
     | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}

@@ -13,6 +13,7 @@ from lowtide.broker.config_keys_topics import CLEANUP_POLICIES, COMPRESSION_TYPE
 _BOOLEAN, _SHORT, _INT, _LONG, _DOUBLE = Type.BOOLEAN, Type.SHORT, Type.INT, Type.LONG, Type.DOUBLE
 _STRING, _LIST, _CLASS = Type.STRING, Type.LIST, Type.CLASS
 _FOREVER: Final = "9223372036854775807"
+_OVERRIDES: Final = Matching(r"(\s*[0-9A-Fa-f.:\[\]]+:[0-9]{1,9}\s*(,|$))*", "addresses with a number each, as in 127.0.0.1:200,::1:100")
 _LIKE_TOTAL: Final = Only(-2, NO_TIERED_STORAGE)
 _UNLIMITED: Final = "2147483647"
 
@@ -47,7 +48,8 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("connections.max.idle.ms", _LONG, "600000", None, "After how long an idle connection is closed; below 0 is never.", enforced=True),
     ConfigKey("max.connections", _INT, _UNLIMITED, at_least(0), "How many connections may be open.", enforced=True),
     ConfigKey("max.connections.per.ip", _INT, _UNLIMITED, at_least(0), "How many connections one address may have.", enforced=True),
-    ConfigKey("max.connections.per.ip.overrides", _STRING, "", None, "Addresses with a number of connections of their own, as host:number."),
+    ConfigKey("max.connections.per.ip.overrides", _STRING, "", _OVERRIDES,
+              "Addresses with a number of connections of their own, as address:number.", enforced=True),
     ConfigKey("max.connection.creation.rate", _INT, _UNLIMITED, at_least(0), "How many connections a second are accepted."),
     ConfigKey("num.network.threads", _INT, "3", at_least(1), "Threads that read and write sockets; Lowtide has one event loop."),
     ConfigKey("num.io.threads", _INT, "8", at_least(1), "Threads that handle requests; Lowtide has one event loop."),

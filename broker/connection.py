@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._eof = False
         self.eof_ms = 0
         self.closed = False
-        self.last_active_ms = 0
+        self.connected_ms = self.last_active_ms = 0
         self.frame_started_ms = 0
         self.peer = ""
         self.log: Any = host.log
@@ -99,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=0)
         self._outgoing = OutgoingQueue(self._transport, self._host.buffers, self._host.worker, self.close, self.resume_writing)
         self.last_active_ms = self._host.now_ms()
+        self.connected_ms = self.last_active_ms + 1
         reason = self._host.on_connected(self)
         if reason is not None:
             self.close(reason)

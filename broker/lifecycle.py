@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from lowtide.broker.admission import connection_limits
 from lowtide.broker.adoption import Adoption, adopt_topics, adoption_due, finish_adoption, kafka_configs
 from lowtide.broker.cleaner import Cleaner
 from lowtide.broker.config import BrokerConfig
@@ -23,6 +24,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.deletion_ledger import DeletionLedger
+from lowtide.broker.descriptors import share_out
 from lowtide.broker.dispatcher import Dispatcher
 from lowtide.broker.due_work import DueWork
 from lowtide.broker.fencing import Fence
@@ -110,6 +112,7 @@ class Broker:
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
         self._configs = BrokerConfigs(config)
+        self._descriptors = share_out(ports.open_files)
         self._controller_work = ControllerWork(config.node_id, lambda: controller_settings(self._configs.current))
         self._peers = PeerClients(ports.clock, self._tasks, log, client_id=f"broker-{config.node_id}")
         self.fetchers: ReplicaFetchers | None = None
@@ -170,7 +173,7 @@ class Broker:
             settings=session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata)),
             reconcile=self._controller_work.plan,
         )
-        self._log_manager = make_log_manager(config, ports)
+        self._log_manager = make_log_manager(config, ports, self._descriptors)
         try:
             cluster_id = await self._session.open(self._log_manager.known_cluster_id())
         except InconsistentClusterError as error:
@@ -236,13 +239,13 @@ class Broker:
             log=self.log,
             maximum_frame_bytes=config.socket_request_max_bytes,
             request_memory_bytes=config.queued_max_request_bytes,
-            maximum_connections=config.max_connections,
-            maximum_connections_per_address=config.max_connections_per_ip,
+            limits=connection_limits(self._configs.current, self._descriptors),
         )
         host.serving = False
         self._host = host
-        self._server = Server(host, idle_after_ms=config.connections_max_idle_ms)
+        self._server = Server(host, idle_after_ms=config.connections_max_idle_ms, backlog=self._descriptors.accept_backlog)
         self.ports = await open_listeners(self._server, config.listeners)
+        self.log.info("limits", **self._descriptors.as_log(), max_connections=host.admission.limits.total)
         await self._join(session, log_manager, self.replicas, adopts)
         if self._fence is not None:
             self._fence.watch(ports.loop, self._on_fence_turned)
@@ -408,7 +411,7 @@ class Broker:
         if self.replicas is not None:
             self.replicas.producer_id_expiration_ms = now.producer_id_expiration_ms
         if self._host is not None:
-            self._host.maximum_connections, self._host.maximum_per_address = now.max_connections, now.max_connections_per_ip
+            self._host.admission.limits = connection_limits(now, self._descriptors)
         return now != before
 
     def _on_directory_failed(self, directory: str, reason: str, logs: list[Log]) -> None:

@@ -22,6 +22,7 @@ from lowtide.metadata.shared import SharedStore
 from lowtide.metadata.store import OwnedStore
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
+from lowtide.runtime.process import open_file_limit, raise_open_file_limit
 from lowtide.storage.errors import StorageError
 
 FIRST_BROKER_ID: Final = 1
@@ -161,6 +162,8 @@ class LocalCluster:
     def _ports(self) -> Ports:
         """The outside world of one life of one broker."""
         ports = real_ports(asyncio.get_running_loop())
+        raise_open_file_limit()
+        ports = replace(ports, open_files=open_file_limit() // len(self._given))
         if self._directory is None:
             return ports
         return replace(ports, open_store=self._join_store, shared_metadata=f"{self._directory}/{METADATA_FILE}")

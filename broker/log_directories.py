@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_topics import log_config
+from lowtide.broker.descriptors import DescriptorBudget
 from lowtide.broker.ports import Ports
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError
@@ -27,7 +28,7 @@ def check_metadata_directory(filesystem: FileSystem, directory: str) -> None:
         raise StorageError(directory, f"the log directory cannot be made: {error.strerror or error}") from error
 
 
-def make_log_manager(config: BrokerConfig, ports: Ports) -> LogManager:
+def make_log_manager(config: BrokerConfig, ports: Ports, budget: DescriptorBudget) -> LogManager:
     """The manager of all logs of a broker, which has opened nothing yet."""
     return LogManager(
         ports.filesystem,
@@ -40,6 +41,7 @@ def make_log_manager(config: BrokerConfig, ports: Ports) -> LogManager:
             recovery_point_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             high_watermark_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
+            segment_files_max=budget.segment_files,
             default_config=_for_unknown_topics(log_config(config, {})),
         ),
     )

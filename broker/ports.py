@@ -13,6 +13,7 @@ from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import Committer, ThreadCommitter
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
 from lowtide.runtime.heavy_work import HeavyWorker
+from lowtide.runtime.process import open_file_limit
 from lowtide.runtime.processes import ProcessHeavyWorker
 from lowtide.runtime.random import Random, system_random
 from lowtide.runtime.thread_usage import ReadUsage, ThreadUsageReader, no_usage
@@ -38,6 +39,8 @@ class Ports:
     """What the metadata store is called in messages, if it is elsewhere, where other brokers have it too."""
     metadata_prefix: bytes = DEFAULT_PREFIX
     """What the keys of the cluster's metadata begin with."""
+    open_files: int = 1 << 20
+    """How many descriptors this broker may use, sockets among them."""
     read_usage: ReadUsage = no_usage
     """What the loop's thread has used; called by that thread."""
 
@@ -65,6 +68,7 @@ def real_ports(loop: asyncio.AbstractEventLoop, etcd: EtcdAddress | None = None)
         make_heavy_worker=lambda processes: ProcessHeavyWorker(loop, processes),
         shared_metadata="" if etcd is None else etcd.text,
         metadata_prefix=DEFAULT_PREFIX if etcd is None else etcd.prefix,
+        open_files=open_file_limit(),
         read_usage=ThreadUsageReader(),
     )
 

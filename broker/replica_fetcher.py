@@ -251,6 +251,8 @@ class ReplicaFetcher:
             taken = take(following, row, parts.clock.wall_ms())
         except StorageError as error:
             parts.replicas.log_manager.fail_directory_of(log, error)
+            if error.is_passing:
+                self._delay(following, Delay(f"its records could not be appended: {error}"))
             return
         if taken.removed:
             parts.replicas.log_manager.remove_segments(log, taken.removed)

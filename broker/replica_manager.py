@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -36,6 +36,9 @@ from lowtide.storage.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log_manager import LogManager
 from lowtide.storage.producer_state import DEFAULT_EXPIRATION_MS
 from lowtide.storage.validator import ValidatedBatch
+
+_PASSING_LOGGED_MS: Final = 1000
+"""How often a lack of descriptors or memory is logged that a read met."""
 
 _DAY_MS = 86_400_000
 
@@ -101,6 +104,7 @@ class ReplicaManager:
         self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
         self._work = SlicedWork(loop, clock, self._on_worked)
         self._settled: list[asyncio.Future[None]] = []
+        self._quiet_until_ms = 0
 
     # ------------------------------------------------------------------ finding a partition
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
@@ -203,7 +207,12 @@ class ReplicaManager:
         self._log_manager.flush(partition.log)
 
     def on_read_failed(self, partition: Partition, error: StorageError) -> None:
-        """A log could not be read: a damaged segment hurts its partition only, a failing disk its directory."""
+        """A log could not be read: a damaged segment hurts its partition only, a failing disk its directory, a lack of descriptors none."""
+        if error.is_passing:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms < self._quiet_until_ms:
+                return
+            self._quiet_until_ms = now_ms + _PASSING_LOGGED_MS
         self._log.error("log could not be read", partition=str(partition.topic_partition), error=str(error))
         if not isinstance(error, DamagedSegmentError):
             self._log_manager.fail_directory_of(partition.log, error)

@@ -189,8 +189,8 @@ class Retention:
             if plan.rolls:
                 log.roll(now_ms)
         except StorageError as error:
-            if not error.is_passing:
-                self._on_failed(partition, error)
+            if not error.is_disk_full:
+                self._on_failed(partition, error)  # Where a resource is lacking, the next pass tries again.
                 return False
             plan = self._without_last(partition, consumed, now_ms)
         if not plan.deletions or plan.log_start_offset <= log.log_start_pending:

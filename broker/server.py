@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from lowtide.broker.admission import Admission, Admitted, ConnectionLimits
 from lowtide.broker.config_listeners import Listener as ConfiguredListener
 from lowtide.broker.connection import Connection
 from lowtide.broker.dispatcher import Dispatcher, Route
@@ -16,7 +16,7 @@ from lowtide.broker.request_memory import RequestMemory
 from lowtide.broker.slow_clients import why_to_end
 from lowtide.broker.slow_lane import SlowLane
 from lowtide.runtime.clock import Clock
-from lowtide.runtime.network import Listener, bound_port, listen
+from lowtide.runtime.network import LISTEN_BACKLOG, Listener, bound_port, listen
 from lowtide.runtime.worker import Worker
 
 SCRATCH_BYTES = 256 * 1024
@@ -49,8 +49,7 @@ class ConnectionHost:
         log: Any,
         maximum_frame_bytes: int,
         request_memory_bytes: int,
-        maximum_connections: int,
-        maximum_connections_per_address: int,
+        limits: ConnectionLimits,
     ) -> None:
         self.dispatcher = dispatcher
         self.routes = dispatcher.routes
@@ -65,9 +64,7 @@ class ConnectionHost:
         self.connections: dict[Connection, None] = {}
         self.lane = SlowLane(self.now_ms)
         self.serving = True
-        self.maximum_connections = maximum_connections
-        self.maximum_per_address = maximum_connections_per_address
-        self._by_address: Counter[str] = Counter()
+        self.admission = Admission(limits, clock.monotonic_ms)
         self._refusals_second = 0
         self._refusals = 0
         self._refusals_unlogged = 0
@@ -81,23 +78,16 @@ class ConnectionHost:
     def on_connected(self, connection: Connection) -> str | None:
         """Count a connection. Returns why it may not stay, None when it may."""
         self.connections[connection] = None
-        address = connection.address
-        self._by_address[address] += 1
-        if len(self.connections) > self.maximum_connections:
-            return f"max.connections={self.maximum_connections} are open"
-        if self._by_address[address] > self.maximum_per_address:
-            return f"max.connections.per.ip={self.maximum_per_address} are open from {address}"
-        self.lane.on_connected(connection)
-        return None
+        refused = self.admission.admit(connection, cast("Mapping[Admitted, None]", self.connections))
+        if refused is None:
+            self.lane.on_connected(connection)
+        return refused
 
     def on_disconnected(self, connection: Connection) -> None:
         """Forget a connection."""
         self.lane.leave(connection)
         if self.connections.pop(connection, connection) is None:
-            address = connection.address
-            self._by_address[address] -= 1
-            if self._by_address[address] <= 0:
-                del self._by_address[address]
+            self.admission.left(connection)
 
     def abort_connections(self) -> None:
         """Cut all connections off, whatever is owed to them."""
@@ -129,8 +119,9 @@ class ConnectionHost:
 class Server:
     """The listeners of a broker, which share all but their sockets."""
 
-    def __init__(self, host: ConnectionHost, *, idle_after_ms: int) -> None:
+    def __init__(self, host: ConnectionHost, *, idle_after_ms: int, backlog: int = LISTEN_BACKLOG) -> None:
         self._host = host
+        self._backlog = min(backlog, LISTEN_BACKLOG)
         self._idle_after_ms = idle_after_ms
         self._listeners: list[Listener] = []
         self._sweep: asyncio.TimerHandle | None = None
@@ -141,7 +132,7 @@ class Server:
 
         Returns the port: where `port` is 0, a free one. Errors: OSError.
         """
-        listener = await listen(lambda: Connection(self._host, name), address, port)
+        listener = await listen(lambda: Connection(self._host, name), address, port, backlog=self._backlog)
         self._listeners.append(listener)
         if self._sweep is None:
             self._begin_sweeping()

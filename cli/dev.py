@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from lowtide.broker.config import ConfigError, Given, load_config
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration
 from lowtide.cli.serve import SWITCH_INTERVAL_S
-from lowtide.runtime.process import raise_open_file_limit
 
 if TYPE_CHECKING:
     from lowtide.broker.local_cluster import LocalCluster
@@ -93,7 +92,6 @@ def _run(given: Mapping[str, Given], directory: str, count: int, port: int) -> i
     except ConfigError as error:
         return _refuse(str(error))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    raise_open_file_limit()
     if unenforced:
         make_logger(1).warning("these keys are known, but not acted upon yet", keys=list(unenforced))
     try:

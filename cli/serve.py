@@ -54,12 +54,11 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
     from lowtide.broker.running import run_broker  # noqa: PLC0415
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    limit = raise_open_file_limit()
+    raise_open_file_limit()
     logger = make_logger(config.node_id)
     unenforced = config.unenforced_keys_given
     if unenforced:
         logger.warning("these keys are known, but not acted upon yet", keys=list(unenforced))
-    logger.debug("limits", open_files=limit)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run_broker(config, logger=logger, etcd=etcd))

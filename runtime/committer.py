@@ -5,6 +5,7 @@ event loop. Barriers that wait together are carried out together (group commit):
 
 * The answers come in the order of submission. The barriers of one round become durable in no particular order: who needs one to be
   durable before another waits for the answer of the first.
+* Where the process lacks a descriptor for a sync, the round waits for one: that isn't an outcome.
 * After a failed sync nothing is known about the disk (see `filesystem.port`): the committer answers that error from then on, and tries
   nothing more. Its error number is then one of a broken disk, whatever the sync reported (`filesystem.failures`). That a file was closed,
   or a name removed, before its turn came is the fault of that barrier alone; so is a rename that failed, for want of room for one. An
@@ -19,27 +20,37 @@ import asyncio
 import errno
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from lowtide.runtime.completions import Completions, call_all
-from lowtide.runtime.filesystem import FailureKind, File, FileSystem, failure_kind, is_passing
+from lowtide.runtime.filesystem import FailureKind, FileSystem, Syncable, failure_kind, is_passing
 from lowtide.runtime.random import Random
 
 OnDone: TypeAlias = Callable[[OSError | None], None]
+
+# An open that a sync needs has failed: neither the disk nor the thing to be synced is at fault.
+NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+RETRY_S: Final = 0.05
+"""How long the committer waits for a descriptor before it tries again: others close theirs meanwhile."""
+
+CLOSING_RETRIES: Final = 200
+"""How often it tries again at a stop: ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
     """What is to be durable: sync the files, then rename in order (source, target), then sync the directories.
 
-    The files stay open until the answer, for the barrier holds them.
+    The open ones of the files stay open until the answer, for the barrier holds them.
     """
 
-    files: tuple[File, ...] = ()
+    files: tuple[Syncable, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     directories: tuple[str, ...] = ()
 
@@ -63,27 +74,45 @@ class Committer(Protocol):
         ...
 
 
+class _NoDescriptorError(Exception):
+    """There was no descriptor for what a sync has to open. Nothing was tried: the round goes on from here later."""
+
+
 class _Round:
     """One group commit: several barriers carried out as one, with an outcome for each."""
 
     def __init__(self, filesystem: FileSystem, barriers: Sequence[Barrier]) -> None:
         self._filesystem = filesystem
         self._barriers = barriers
+        self._files: dict[Syncable, OSError | None] = {}
+        self._renamed = False
+        self._directories: dict[str, OSError | None] = {}
+        self._last_error: OSError | None = None
         self.outcomes: list[OSError | None] = [None] * len(barriers)
         self.failure: OSError | None = None
 
-    def run(self) -> None:
-        """Fill `outcomes`; `failure` is set if the disk can be trusted no more."""
-        self._sync_files()
-        if self.failure is None:
-            self._rename()
-            self._sync_directories()
+    def run(self) -> bool:
+        """Fill `outcomes`; `failure` is set if the disk can be trusted no more. Returns False where it has to be run again, later."""
+        try:
+            self._sync_files()
+            if self.failure is None:
+                self._rename()
+                self._sync_directories()
+        except _NoDescriptorError:
+            return False
         if self.failure is not None:
             self.outcomes = [outcome or self.failure for outcome in self.outcomes]
+        return True
+
+    def give_up(self) -> None:
+        """It isn't run again, though it has to be: all of it has failed."""
+        assert self._last_error is not None
+        self.failure = _sync_error(self._last_error)
+        self.outcomes = [outcome or self.failure for outcome in self.outcomes]
 
     def _sync_files(self) -> None:
         # A round of one barrier is the common case of a quiet broker, so nothing here costs more than the syncs it saves.
-        synced: dict[File, OSError | None] = {}
+        synced = self._files
         for index, barrier in enumerate(self._barriers):
             for file in barrier.files:
                 if file not in synced:
@@ -93,6 +122,9 @@ class _Round:
                     return
 
     def _rename(self) -> None:
+        if self._renamed:
+            return
+        self._renamed = True
         for index, barrier in enumerate(self._barriers):
             if self.outcomes[index] is None:
                 try:
@@ -102,7 +134,7 @@ class _Round:
                     self.outcomes[index] = error
 
     def _sync_directories(self) -> None:
-        synced: dict[str, OSError | None] = {}
+        synced = self._directories
         for index, barrier in enumerate(self._barriers):
             if self.outcomes[index] is not None:
                 continue
@@ -117,6 +149,9 @@ class _Round:
         try:
             sync()
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR_ERRNOS:
+                self._last_error = error
+                raise _NoDescriptorError from error
             if failure_kind(error.errno) is FailureKind.GONE:
                 return error
             self.failure = _sync_error(error)
@@ -182,7 +217,7 @@ class ThreadCommitter:
         if self._failure is None:
             this_round = _Round(self._filesystem, barriers)
             try:
-                this_round.run()
+                self._run_round(this_round)
             except Exception as bug:  # noqa: BLE001 - whatever it is, those who wait must hear of it
                 self._failure = OSError(errno.EIO, f"the committer {self._thread.name} failed: {bug!r}")
                 self._failure.__cause__ = bug
@@ -190,6 +225,15 @@ class ThreadCommitter:
                 self._failure = this_round.failure
                 return this_round.outcomes
         return [self._failure] * len(barriers)
+
+    def _run_round(self, this_round: _Round) -> None:
+        closing = 0
+        while not this_round.run():
+            closing += self._closing
+            if closing > CLOSING_RETRIES:
+                this_round.give_up()
+                return
+            time.sleep(RETRY_S)
 
 
 class SimulatedCommitter:
@@ -211,6 +255,7 @@ class SimulatedCommitter:
         self._random = random
         self._submitted: deque[tuple[Barrier, OnDone]] = deque()
         self._taken: list[tuple[Barrier, OnDone]] = []
+        self._round: _Round | None = None
         self._outcomes: list[OSError | None] = []
         self._step: asyncio.TimerHandle | asyncio.Handle | None = None
         self._failure: OSError | None = None
@@ -230,12 +275,12 @@ class SimulatedCommitter:
             self._step.cancel()
             self._step = None
         if self._taken and not self._outcomes:
-            self._outcomes = self._commit([barrier for barrier, _ in self._taken])
+            self._outcomes = self._commit_to_the_end()
         self._answer()
         while self._submitted:
             self._taken = list(self._submitted)
             self._submitted.clear()
-            self._outcomes = self._commit([barrier for barrier, _ in self._taken])
+            self._outcomes = self._commit_to_the_end()
             self._answer()
         self._closed = True
 
@@ -247,7 +292,11 @@ class SimulatedCommitter:
         self._step = self._loop.call_later(until_effect_ms / 1000, self._take_effect, delay_ms - until_effect_ms)
 
     def _take_effect(self, until_answer_ms: float) -> None:
-        self._outcomes = self._commit([barrier for barrier, _ in self._taken])
+        outcomes = self._commit()
+        if outcomes is None:
+            self._step = self._loop.call_later(RETRY_S, self._take_effect, until_answer_ms)
+            return
+        self._outcomes = outcomes
         self._step = self._loop.call_later(until_answer_ms / 1000, self._end_round)
 
     def _end_round(self) -> None:
@@ -256,13 +305,28 @@ class SimulatedCommitter:
         if self._submitted and self._step is None and not self._closed:
             self._step = self._loop.call_soon(self._begin_round)
 
-    def _commit(self, barriers: list[Barrier]) -> list[OSError | None]:
+    def _commit(self) -> list[OSError | None] | None:
+        """The outcomes of the barriers that are taken; None where the round has to be run again."""
         if self._failure is not None:
-            return [self._failure] * len(barriers)
-        this_round = _Round(self._filesystem, barriers)
-        this_round.run()
-        self._failure = this_round.failure
-        return this_round.outcomes
+            return [self._failure] * len(self._taken)
+        if self._round is None:
+            self._round = _Round(self._filesystem, [barrier for barrier, _ in self._taken])
+        if not self._round.run():
+            return None
+        done, self._round = self._round, None
+        self._failure = done.failure
+        return done.outcomes
+
+    def _commit_to_the_end(self) -> list[OSError | None]:
+        for _ in range(CLOSING_RETRIES):
+            outcomes = self._commit()
+            if outcomes is not None:
+                return outcomes
+        assert self._round is not None
+        self._round.give_up()
+        done, self._round = self._round, None
+        self._failure = done.failure
+        return done.outcomes
 
     def _answer(self) -> None:
         calls = [(on_done, outcome) for (_, on_done), outcome in zip(self._taken, self._outcomes, strict=True)]

@@ -27,3 +27,13 @@ def raise_open_file_limit() -> int:
         except (OSError, ValueError):  # A hard limit above what the kernel allows now: keep what there is.
             return soft
     return hard
+
+
+UNLIMITED_OPEN_FILES = 1 << 20
+"""What stands for no limit: the largest that Linux allows by default (fs.nr_open)."""
+
+
+def open_file_limit() -> int:
+    """The limit of open files in force (the soft RLIMIT_NOFILE)."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED_OPEN_FILES if soft == resource.RLIM_INFINITY else soft

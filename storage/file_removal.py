@@ -33,6 +33,10 @@ PIECES_AT_ONCE: Final = 2
 """That the worker has at a time from one log directory: as many as it has threads, for each file waits for the disk alone."""
 
 
+RETRY_MS: Final = 1000
+"""When a piece is repeated for which a descriptor, memory or room was lacking."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Leaving:
     """A deletion of partitions that is under way: `on_done` is told when their names are free."""
@@ -58,6 +62,7 @@ class FileRemoval:
         self._pieces: deque[Callable[[], None]] = deque()
         """What is due and waits for its turn."""
         self._running = 0
+        self._now_ms = 0
         self._stopped = False
 
     def __len__(self) -> int:
@@ -66,10 +71,14 @@ class FileRemoval:
     def remove_segments(self, removed: list[RemovedSegment], due_ms: int) -> None:
         """Renames the segments' files now and unlinks them at `due_ms`, by whatever clock `tick` goes."""
         if removed:
-            self._worker.submit(
-                partial(_mark_deleted, self._filesystem, removed),
-                partial(self._after, lambda: self._at(due_ms, _removals_of(self._filesystem, removed))),
-            )
+
+            def marked(outcome: object) -> None:
+                if isinstance(outcome, OSError) and is_passing(outcome):
+                    self._at(max(due_ms, self._now_ms + RETRY_MS), [partial(_mark_and_unlink, self._filesystem, removed)])
+                else:
+                    self._after(lambda: self._at(due_ms, _removals_of(self._filesystem, removed)), outcome)
+
+            self._worker.submit(partial(_mark_deleted, self._filesystem, removed), marked)
 
     def remove_folders(self, paths: Iterable[str], due_ms: int) -> None:
         """Removes whole folders at `due_ms`."""
@@ -93,6 +102,7 @@ class FileRemoval:
 
     def tick(self, now_ms: int) -> None:
         """Removes what is due."""
+        self._now_ms = now_ms
         while self._due and self._due[0][0] <= now_ms:
             _due_ms, _order, pieces = heapq.heappop(self._due)
             self._pieces.extend(pieces)
@@ -108,11 +118,16 @@ class FileRemoval:
     def _submit(self) -> None:
         while self._pieces and self._running < PIECES_AT_ONCE and not self._stopped:
             self._running += 1
-            self._worker.submit(self._pieces.popleft(), self._on_removed)
+            piece = self._pieces.popleft()
+            self._worker.submit(piece, partial(self._on_removed, piece))
 
-    def _on_removed(self, outcome: object) -> None:
+    def _on_removed(self, piece: Callable[[], None], outcome: object) -> None:
         self._running -= 1
-        self._after(self._submit, outcome)
+        if isinstance(outcome, OSError) and is_passing(outcome):
+            # To read a folder takes a descriptor. A piece that was done in part is done again.
+            self._at(self._now_ms + RETRY_MS, [piece])
+        else:
+            self._after(self._submit, outcome)
 
     def _after(self, then: Callable[[], None], outcome: object) -> None:
         if isinstance(outcome, OSError):
@@ -126,6 +141,11 @@ class FileRemoval:
 def _mark_deleted(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
     for segment in removed:
         segment.mark_deleted(filesystem)
+
+
+def _mark_and_unlink(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
+    _mark_deleted(filesystem, removed)
+    _unlink(filesystem, removed)
 
 
 def _removals_of(filesystem: FileSystem, removed: list[RemovedSegment]) -> list[Callable[[], None]]:

@@ -29,6 +29,7 @@ from lowtide.storage.leader_epochs import LeaderEpochs
 from lowtide.storage.log import Log, LogConfig
 from lowtide.storage.log_parts import LogParts
 from lowtide.storage.offsets import LogOffsets
+from lowtide.storage.open_files import OpenFiles
 from lowtide.storage.producer_state import ProducerStateManager
 from lowtide.storage.recovery import check_segment
 from lowtide.storage.segment import (
@@ -86,8 +87,9 @@ def create_log(
     The folder holds no segment yet. Errors: OSError.
     """
     filesystem.make_directories(directory)
+    cache = cache if cache is not None else SegmentCache()
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
-    segment = Segment.create(filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes)
+    segment = Segment.create(filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes, files=cache.files)
     parts = LogParts(
         filesystem=filesystem,
         directory=directory,
@@ -96,7 +98,7 @@ def create_log(
         producer_state=producer_state if producer_state is not None else ProducerStateManager(),
         snapshots=ProducerSnapshots(filesystem, directory),
         transaction_index=TransactionIndex(filesystem, directory),
-        cache=cache if cache is not None else SegmentCache(),
+        cache=cache,
     )
     offsets = LogOffsets(
         log_start_offset=log_start_offset, log_end_offset=log_start_offset, high_watermark=log_start_offset, recovery_point=log_start_offset
@@ -132,8 +134,10 @@ def load_log(
     crash had overtaken.
     Errors: StorageError, when the disk fails.
     """
+    cache = cache if cache is not None else SegmentCache()
     loader = _Loader(filesystem, directory, config, now_ms, report if report is not None else LoadReport())
     loader.cleaned_to = cleaned_to
+    loader.files = cache.files
     try:
         loader.remove_leftovers()
         segments = loader.open_segments(log_start_offset)
@@ -147,7 +151,7 @@ def load_log(
             producer_state=producer_state if producer_state is not None else ProducerStateManager(),
             snapshots=loader.snapshots(log_end_offset),
             transaction_index=loader.transaction_index(),
-            cache=cache if cache is not None else SegmentCache(),
+            cache=cache,
         )
         offsets = LogOffsets(
             log_start_offset=log_start_offset, log_end_offset=log_end_offset, high_watermark=high_watermark, recovery_point=recovery_point
@@ -177,6 +181,7 @@ class _Loader:
         self.report = report
         self.names: set[str] = set(filesystem.listdir(directory))
         self.cleaned_to: Offset = 0
+        self.files: OpenFiles | None = None
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochs()
         self.epochs_known = False
@@ -197,6 +202,7 @@ class _Loader:
 
     def remove_segment(self, segment: Segment) -> None:
         """Removes a segment's files, the `.log` first: without it the others are orphans."""
+        segment.forget_file()
         for suffix in SEGMENT_SUFFIXES:
             self.remove(offset_name(segment.base_offset) + suffix)
 
@@ -230,6 +236,7 @@ class _Loader:
                 segment.path = self.path(name)
                 # Its indexes aren't asked: by this path it has none, and new ones would be left behind.
                 ends.append(max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset))
+                segment.forget_file()
         if ends:
             first, end = int(swapped[0][:20]), max(ends)
             for name in sorted(self.names, reverse=True):
@@ -243,7 +250,9 @@ class _Loader:
             self.names.add(target)
 
     def _segment(self, base_offset: Offset, size: int) -> Segment:
-        return Segment(self.filesystem, self.directory, base_offset, size=size, created_ms=self.now_ms)
+        segment = Segment(self.filesystem, self.directory, base_offset, size=size, created_ms=self.now_ms)
+        segment.files = self.files
+        return segment
 
     def open_segments(self, log_start_offset: Offset) -> list[Segment]:
         """The segments of the folder, without those that lie wholly below the log start: these are removed."""
@@ -407,7 +416,14 @@ class _Loader:
             if name.endswith(SNAPSHOT_SUFFIX):
                 self.remove(name)
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
-        segment = Segment.create(self.filesystem, self.directory, log_start_offset, now_ms=self.now_ms, preallocate_bytes=preallocate_bytes)
+        segment = Segment.create(
+            self.filesystem,
+            self.directory,
+            log_start_offset,
+            now_ms=self.now_ms,
+            preallocate_bytes=preallocate_bytes,
+            files=self.files,
+        )
         self.segments = [segment]
         self.epochs_known = True
 

@@ -21,7 +21,7 @@ from lowtide.protocol.records import read_control_record
 from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File
-from lowtide.storage.errors import DamagedSegmentError, is_passing, storage_error
+from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, is_passing, storage_error
 from lowtide.storage.file_slice import FileSlice
 from lowtide.storage.log_parts import LogParts
 from lowtide.storage.log_sync import LogSync
@@ -192,7 +192,7 @@ class Log(LogOffsets):
     def _on_write_failed(self, error: OSError) -> ErrorCode:
         """A write failed and was cut back. A lack of room or of a resource is an answer, anything else the end of this directory."""
         if is_passing(error):
-            self.disk_full = True
+            self.disk_full = error.errno in DISK_FULL
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.offline = True
         raise storage_error(self._segments.active.path, error) from error
@@ -268,6 +268,7 @@ class Log(LogOffsets):
             if self.config.preallocate:
                 old.file.truncate(old.size)
         except OSError:
+            new.forget_file()
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(new.path)
             raise
@@ -284,8 +285,8 @@ class Log(LogOffsets):
         for removed in self._removing:
             if removed.base_offset == base_offset:
                 removed.mark_deleted(self._filesystem)
-        preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
-        return Segment.create(self._filesystem, self.directory, base_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes)
+        size, files = self.config.segment_bytes if self.config.preallocate else 0, self._segments.files
+        return Segment.create(self._filesystem, self.directory, base_offset, now_ms=now_ms, preallocate_bytes=size, files=files)
 
     # Deleting a prefix
 
@@ -349,7 +350,7 @@ class Log(LogOffsets):
         self.leader_epochs.truncate_from_end(log_end_offset)
         self._snapshots.drop_above(log_end_offset)
         self.reload_producer_state(now_ms=now_ms)
-        return Truncation(self._sync.truncation_barrier(self._segments.active.file), removed)
+        return Truncation(self._sync.truncation_barrier(self._segments.active.to_sync()), removed)
 
     def truncate_fully_and_start_at(
         self, offset: Offset, *, log_start_offset: Offset | None = None, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH, now_ms: int
@@ -365,7 +366,7 @@ class Log(LogOffsets):
         self.leader_epochs.clear()
         self.leader_epochs.assign(leader_epoch, offset)
         self.producer_state.reset()
-        return Truncation(self._sync.truncation_barrier(self._segments.active.file), removed)
+        return Truncation(self._sync.truncation_barrier(self._segments.active.to_sync()), removed)
 
     def _start_over(self, base_offset: Offset, now_ms: int) -> list[RemovedSegment]:
         """Replaces all segments by an empty one, and drops all snapshots."""
@@ -466,7 +467,7 @@ class Log(LogOffsets):
         if self.recovery_point == self.log_end_offset and self._sync.is_clean and not self.flush_wanted:
             return None
         first = max(self._segments.number_of(self.recovery_point), 0)
-        files = [self._segments[number].file for number in range(first, len(self._segments))]
+        files = [self._segments[number].to_sync() for number in range(first, len(self._segments))]
         barrier = self._sync.flush_barrier(files, self.log_end_offset)
         self.flush_wanted = False
         return barrier

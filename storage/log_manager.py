@@ -33,7 +33,7 @@ from lowtide.storage.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
 from lowtide.storage.log_directory import Identity
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.log_start import OnDurable
-from lowtide.storage.segment_files import SegmentCache
+from lowtide.storage.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
 
 __all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "OnDirectoryFailed"]
 
@@ -78,12 +78,13 @@ class LogManager:
         self._committers = committers
         self._opened = Opened()
         self._is_open = False
-        cache = SegmentCache()
+        settings = settings or LogManagerSettings()
+        cache = SegmentCache(open_max=min(CLOSED_SEGMENTS_MAX, settings.segment_files_max), files_max=settings.segment_files_max)
         self._directories = {
             path: DirectoryLogs(
                 path,
                 DirectoryPorts(filesystem=filesystem, clock=clock, committer=committers[given], worker=worker, random=random, cache=cache),
-                settings or LogManagerSettings(),
+                settings,
                 self._on_failed,
             )
             for given, path in zip(directories, self._paths, strict=True)

@@ -13,6 +13,7 @@ from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log_values import LogConfig
+from lowtide.storage.open_files import FILES_MAX
 from lowtide.storage.producer_state import DEFAULT_EXPIRATION_MS
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
 
@@ -35,6 +36,8 @@ class LogManagerSettings:
     """`producer.id.expiration.ms`"""
     producer_expiration_check_ms: int = 600_000
     """`producer.id.expiration.check.interval.ms`"""
+    segment_files_max: int = FILES_MAX
+    """How many `.log` files may be open."""
     default_config: LogConfig = field(default_factory=LogConfig)
     """What logs are loaded with whose topics aren't known."""
 

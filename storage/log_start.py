@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from crc32c import crc32c
 
@@ -297,7 +297,7 @@ class LogStartJournal:
         staged = self._staged_fold(exported, image)
         if isinstance(staged, Barrier):
             # The journal is the last of the files and of the renames; the module's head says why.
-            self._submit(staged, partial(self._on_fold, batch, waiters, _Folded(staged.files[-1], content)))
+            self._submit(staged, partial(self._on_fold, batch, waiters, _Folded(cast("File", staged.files[-1]), content)))
             return None
         if is_passing(staged):
             return staged

@@ -16,7 +16,7 @@ import msgspec
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import File, FileSystem
+from lowtide.runtime.filesystem import FileSystem, FileToSync, Syncable
 from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, TEMPORARY_SUFFIX, encode_epochs, parent_directory
 from lowtide.storage.errors import storage_error
 from lowtide.storage.leader_epochs import LeaderEpochs
@@ -58,7 +58,7 @@ class LogSync:
         for flush in self._flushes:
             flush.durable_to = min(flush.durable_to, end_offset)
 
-    def flush_barrier(self, log_files: Iterable[File], log_end_offset: Offset) -> Barrier:
+    def flush_barrier(self, log_files: Iterable[Syncable], log_end_offset: Offset) -> Barrier:
         """What makes `log_files`, which hold all up to `log_end_offset`, and everything beside them durable.
 
         Errors: StorageError, also for a full disk; everything then waits for the next barrier.
@@ -67,7 +67,7 @@ class LogSync:
         self._flushes.append(_Flush(log_end_offset, log_end_offset))
         return barrier
 
-    def truncation_barrier(self, log_file: File) -> Barrier:
+    def truncation_barrier(self, log_file: Syncable) -> Barrier:
         """What makes a truncation durable. Errors: StorageError."""
         self._names_changed = True
         return self._barrier([log_file])
@@ -80,8 +80,8 @@ class LogSync:
                 return flush.durable_to
         return -1
 
-    def _barrier(self, log_files: Iterable[File]) -> Barrier:
-        files = [*log_files, *self._open_written()]
+    def _barrier(self, log_files: Iterable[Syncable]) -> Barrier:
+        files: list[Syncable] = [*log_files, *(FileToSync(self._filesystem, path) for path in self._paths)]
         staged = self._stage_epochs()
         directories: tuple[str, ...] = ()
         if self._names_changed:
@@ -92,22 +92,6 @@ class LogSync:
         self._paths = []
         return Barrier(files=(*files, *staged.files), renames=staged.renames, directories=directories)
 
-    def _open_written(self) -> list[File]:
-        files = []
-        for path in self._paths:
-            # What is gone with its segment needs no sync.
-            with contextlib.suppress(FileNotFoundError):
-                files.append(self._open(path))
-        return files
-
-    def _open(self, path: str) -> File:
-        try:
-            return self._filesystem.open(path)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise storage_error(path, error) from error
-
     def _stage_epochs(self) -> Barrier:
         """Writes the leader epochs, if they changed, beside their file. Each staging has a name of its own: several may be under way."""
         if not self._epochs.dirty:
@@ -117,11 +101,10 @@ class LogSync:
         temporary = f"{path}.{self._stagings}{TEMPORARY_SUFFIX}"
         try:
             self._filesystem.write_bytes(temporary, encode_epochs(self._epochs.entries()))
-            file = self._filesystem.open(temporary)
         except OSError as error:
             # On a full disk every attempt would leave one.
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(temporary)
             raise storage_error(temporary, error) from error
         self._epochs.dirty = False
-        return Barrier(files=(file,), renames=((temporary, path),))
+        return Barrier(files=(FileToSync(self._filesystem, temporary),), renames=((temporary, path),))

@@ -4,7 +4,7 @@ Guards: `size` is where the last whole batch ends; what a failed write left behi
 segment read bytes below the size it had when they were made, and die when the segment is cut.
 
 The indexes of the segment that is written live in memory and reach their files when the segment is rolled or closed. Those of the others
-are read when needed and forgotten again by `SegmentCache`, as are their open files.
+are read when needed and forgotten again by `SegmentCache`. The `.log` file of either is opened when needed and closed by `OpenFiles`.
 
 It doesn't know log start, high watermark or producers, decides nothing about rolling over, and never syncs.
 
@@ -17,8 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, Protocol
-from zlib import crc32
+from typing import Final
 
 import msgspec
 
@@ -26,9 +25,12 @@ from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, ControlRecord, read_batch_header, read_control_record
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
-from lowtide.storage.errors import DamagedSegmentError, storage_error
+from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.file_slice import SliceToken
 from lowtide.storage.index import MAX_RELATIVE_OFFSET, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from lowtide.storage.open_files import OpenFiles
+from lowtide.storage.roll_limits import RollLimits, jitter_ms
+from lowtide.storage.segment_file import SegmentFile
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -61,19 +63,6 @@ def offset_name(offset: Offset) -> str:
     return f"{offset:020d}"
 
 
-class RollLimits(Protocol):
-    """What makes a segment full: part of a log's configuration."""
-
-    @property
-    def segment_bytes(self) -> int: ...
-    @property
-    def segment_ms(self) -> int: ...
-    @property
-    def segment_jitter_ms(self) -> int: ...
-    @property
-    def segment_index_bytes(self) -> int: ...
-
-
 class BatchPlace(msgspec.Struct, gc=False):
     """Where a batch lies: its first offset, its byte place and its size."""
 
@@ -91,17 +80,14 @@ def next_base_offset(log_end_offset: Offset, last_offset: Offset) -> Offset:
     return max(log_end_offset, Offset(last_offset - MAX_RELATIVE_OFFSET))
 
 
-class Segment:
+class Segment(SegmentFile):
     """One segment. `base_offset` is at or below its first batch; it ends where the next segment begins."""
 
     __slots__ = (
         "_bytes_since_entry",
-        "_file",
-        "_filesystem",
         "_indexes",
         "_known",
         "_known_before",
-        "_pinned",
         "base_offset",
         "changed",
         "created_ms",
@@ -109,24 +95,18 @@ class Segment:
         "first_timestamp",
         "max_timestamp",
         "max_timestamp_offset",
-        "path",
-        "size",
         "token",
     )
 
     def __init__(self, filesystem: FileSystem, directory: str, base_offset: Offset, *, size: int, created_ms: int) -> None:
         """A closed segment of `size` bytes; nothing is opened yet. `created_ms` is when it was made, or else when it was loaded."""
-        self._filesystem = filesystem
-        self._file: File | None = None
+        super().__init__(filesystem, f"{directory}/{offset_name(base_offset)}{LOG_SUFFIX}", size)
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
-        self._pinned = False
         self._known: dict[Offset, FilePosition] = {}
         self._known_before: dict[Offset, FilePosition] = {}
         self._bytes_since_entry = 0
         self.directory = directory
         self.base_offset = base_offset
-        self.path = f"{directory}/{offset_name(base_offset)}{LOG_SUFFIX}"
-        self.size = size
         self.token = SliceToken()
         self.changed = False
         self.created_ms = created_ms
@@ -140,12 +120,24 @@ class Segment:
     # Opening and forgetting
 
     @classmethod
-    def create(cls, filesystem: FileSystem, directory: str, base_offset: Offset, *, now_ms: int, preallocate_bytes: int = 0) -> Segment:
+    def create(
+        cls,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: Offset,
+        *,
+        now_ms: int,
+        preallocate_bytes: int = 0,
+        files: OpenFiles | None = None,
+    ) -> Segment:
         """Makes the empty `.log` file of a new segment and opens it for writing.
 
         A file of that name is a leftover of a roll that failed, and is emptied. Errors: OSError; then no file is left behind.
         """
         segment = cls(filesystem, directory, base_offset, size=0, created_ms=now_ms)
+        segment.files = files
+        if files is not None:
+            files.make_room(segment, for_writing=True)
         file = filesystem.open(segment.path, write=True, create=True)
         try:
             if file.size():
@@ -157,62 +149,39 @@ class Segment:
             with contextlib.suppress(OSError):
                 filesystem.unlink(segment.path)
             raise
-        segment._pin(file, (OffsetIndex(base_offset), TimeIndex(base_offset)))
+        segment._file, segment._pinned = file, True
+        segment._indexes = (OffsetIndex(base_offset), TimeIndex(base_offset))
         segment.changed = True
+        if files is not None:
+            files.opened(segment)
         return segment
 
-    def _pin(self, file: File, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
-        self._file = file
-        self._indexes = indexes
-        self._pinned = True
-
     def open_for_writing(self) -> None:
-        """Makes this the segment that is written: its file and indexes stay in memory until `unpin`. Errors: StorageError."""
+        """Makes this the segment that is written: its indexes stay in memory until `unpin`. Errors: StorageError."""
         if self._pinned:
             return
         indexes = self.indexes
-        try:
-            self._pin(self._filesystem.open(self.path, write=True), indexes)
-        except OSError as error:
-            raise storage_error(self.path, error) from error
+        self.forget_file()
+        self._pinned = True
         self._bytes_since_entry = self.size - indexes[0].last_position
-        self._reload_timestamps()
+        try:
+            self._reload_timestamps()
+        except StorageError:
+            self.forget_file()
+            self._pinned = False
+            raise
 
     def unpin(self) -> None:
         """Leaves file and indexes to the cache; the indexes have been written."""
         self._pinned = False
         self._known, self._known_before = {}, {}
 
-    def forget_file(self) -> None:
-        """Lets go of the open file; the next use opens it again."""
-        self._file = None
-
     def forget(self) -> None:
         """Lets go of the open file and the indexes; they are read again when needed."""
         assert not self._pinned, self
-        self._file = None
+        self.forget_file()
         self._indexes = None
         self._known, self._known_before = {}, {}
-
-    @property
-    def file(self) -> File:
-        """The open file, for reading; opened now if it isn't. Errors: StorageError."""
-        if self._file is None:
-            try:
-                self._file = self._filesystem.open(self.path)
-            except OSError as error:
-                raise storage_error(self.path, error) from error
-        return self._file
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether it is the segment that is written."""
-        return self._pinned
-
-    @property
-    def is_open(self) -> bool:
-        """Whether its file is open."""
-        return self._file is not None
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -290,16 +259,11 @@ class Segment:
         if not self.size:
             return False
         age_ms = max_timestamp - self.first_timestamp if self.first_timestamp >= 0 else now_ms - self.created_ms
-        if age_ms > limits.segment_ms - limits.segment_jitter_ms and age_ms > limits.segment_ms - self._jitter_ms(limits):
+        if age_ms > limits.segment_ms - limits.segment_jitter_ms and age_ms > limits.segment_ms - jitter_ms(self.path, limits):
             return True
         assert self._indexes is not None
         # The time index keeps one place for the entry that closing adds, and has the longer entries, though never more of them.
         return (len(self._indexes[0].relative_offsets) + 2) * TIME_ENTRY_BYTES > limits.segment_index_bytes
-
-    def _jitter_ms(self, limits: RollLimits) -> int:
-        """How much earlier than others this one is closed, so that the partitions of a broker don't all roll at once; always the same."""
-        most = min(limits.segment_jitter_ms, limits.segment_ms)
-        return crc32(self.path.encode()) % most if most else 0
 
     def write(self, parts: list[Buffer], size: int) -> None:
         """Appends the `size` bytes of `parts`, all or nothing. The caller calls `note_batch` for what they are.
@@ -307,7 +271,8 @@ class Segment:
         Errors: OSError of the write; the file has been cut back. StorageError when cutting back failed, too.
         """
         file = self._file
-        assert file is not None
+        if file is None:
+            file = self._open(for_writing=True)
         try:
             file.pwritev(parts, self.size)
         except OSError:
@@ -451,8 +416,9 @@ class Segment:
 
     def batches(self, position: FilePosition) -> Iterator[tuple[FilePosition, BatchHeader]]:
         """The headers of the batches from byte `position`, where one begins, on. Errors: StorageError. CRCs aren't checked."""
-        file, size = self.file, self.size
-        while position < size:
+        size = self.size
+        file = self.file if position < size else None
+        while file is not None and position < size:
             chunk = self._read(file, min(_WALK_BYTES, size - position), position)
             at = 0
             while at + RECORD_BATCH_OVERHEAD <= len(chunk):

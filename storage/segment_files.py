@@ -9,10 +9,12 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing
+from lowtide.storage.open_files import FILES_MAX, OpenFiles
 from lowtide.storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, Segment, offset_name
 
 
@@ -80,14 +82,22 @@ def _unlink(filesystem: FileSystem, paths: list[str]) -> None:
             filesystem.unlink(path + DELETED_SUFFIX)
 
 
+CLOSED_SEGMENTS_MAX: Final = 256
+"""Closed segments that are kept open, with their indexes in memory."""
+
+
 class SegmentCache:
     """Which closed segments may keep their file open and their indexes in memory: those used last, of all logs that share it."""
 
-    __slots__ = ("_index_bytes", "_index_bytes_max", "_open_max", "_recent")
+    __slots__ = ("_index_bytes", "_index_bytes_max", "_open_max", "_recent", "files")
 
-    def __init__(self, *, open_max: int = 256, index_bytes_max: int = 64 << 20) -> None:
-        """At most `open_max` segments, with at most `index_bytes_max` of indexes together (the last used one is kept in any case)."""
+    def __init__(self, *, open_max: int = CLOSED_SEGMENTS_MAX, index_bytes_max: int = 64 << 20, files_max: int = FILES_MAX) -> None:
+        """At most `open_max` segments, with at most `index_bytes_max` of indexes together (the last used one is kept in any case).
+
+        `files_max` bounds the open files of all segments, closed or written.
+        """
         assert open_max >= 1
+        self.files = OpenFiles(files_max)
         self._open_max = open_max
         self._index_bytes_max = index_bytes_max
         self._index_bytes = 0
@@ -106,5 +116,6 @@ class SegmentCache:
             oldest.forget()
 
     def drop(self, segment: Segment) -> None:
-        """The segment is gone, or is the one that is written."""
+        """The segment is gone, or becomes the one that is written: its file is closed."""
         self._index_bytes -= self._recent.pop(segment, 0)
+        segment.forget_file()

@@ -13,6 +13,7 @@ from typing import Final
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.storage.file_slice import FileSlice
 from lowtide.storage.log_values import NOTHING_READ, LogRead
+from lowtide.storage.open_files import OpenFiles
 from lowtide.storage.segment import Segment
 from lowtide.storage.segment_files import SegmentCache
 
@@ -33,8 +34,15 @@ class SegmentList:
         assert segments[-1].is_pinned
         self._cache = cache
         self._segments = segments
+        for segment in segments:
+            segment.files = cache.files
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
+
+    @property
+    def files(self) -> OpenFiles:
+        """Bounds the open files of these segments and of others."""
+        return self._cache.files
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -94,6 +102,7 @@ class SegmentList:
         assert 0 <= number < number + count < len(self._segments)
         for old in self._segments[number : number + count]:
             self._cache.drop(old)
+        segment.files = self._cache.files
         self._segments[number : number + count] = [segment]
         self.bases[number : number + count] = [segment.base_offset]
 

@@ -25,7 +25,7 @@ from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, B
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
 from lowtide.replication.partition import Partition
 from lowtide.replication.read_replica import NO_REPLICA, preferred_read_replica
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import FailureKind, StorageError
 
 READ_COMMITTED = 1
 _NO_RECORDS = b""
@@ -206,7 +206,12 @@ class FetchReader:
         # needs the empty ones too.
         maximum_bytes = min(target.maximum_bytes, left)
         seeks = not rules.is_follower
-        read = log.read(offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch, seeks_records=seeks)
+        try:
+            read = log.read(offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch, seeks_records=seeks)
+        except StorageError as error:
+            if minimum_one_batch or error.kind is not FailureKind.NO_RESOURCE:
+                raise
+            return answer  # The answer holds as many files as may be open. The client asks for the rest, as at a limit of bytes.
         if read.error_code != ErrorCode.NONE:
             return _failed(target.partition, read.error_code, aborted=None)
         if read.slice is not None:

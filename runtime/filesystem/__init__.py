@@ -6,6 +6,7 @@ Everything else of Lowtide reaches files only through these names.
 from __future__ import annotations
 
 from lowtide.runtime.filesystem.failures import FailureKind, failure_kind, is_passing
+from lowtide.runtime.filesystem.later import FileToSync, Syncable
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.runtime.filesystem.port import AlreadyLockedError, Buffer, File, FileSystem, Lock
 from lowtide.runtime.filesystem.real import OsFile, OsFileSystem
@@ -16,11 +17,13 @@ __all__ = [
     "FailureKind",
     "File",
     "FileSystem",
+    "FileToSync",
     "Lock",
     "MemoryFileSystem",
     "OsFile",
     "OsFileSystem",
     "SimulatedCrashError",
+    "Syncable",
     "failure_kind",
     "is_passing",
 ]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias
@@ -52,7 +53,7 @@ class _Fault:
 class MemoryFile:
     """A handle on a simulated file; dead once the process or the machine has died."""
 
-    __slots__ = ("_disk", "_life", "_node", "_path", "_writable")
+    __slots__ = ("__weakref__", "_disk", "_life", "_node", "_path", "_writable")
 
     def __init__(self, disk: MemoryFileSystem, path: str, node: FileNode, *, writable: bool) -> None:
         self._disk = disk
@@ -67,6 +68,11 @@ class MemoryFile:
     @property
     def path(self) -> str:
         return self._path
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it wasn't closed, and its process lives."""
+        return self._life == self._disk.lives_count
 
     def _check(self, operation: Operation) -> FileNode:
         """Return the content if the handle lives and no fault waits for the operation."""
@@ -166,6 +172,7 @@ class MemoryFileSystem:
 
     `random` decides what faults leave behind; without it they leave as little as they may. `now_ms` dates the files.
     `capacity_bytes` may be set at any time; None is no limit. `cold_read_probability` is the share of `nowait` reads that fail.
+    `open_files_max` is how many handles may be alive (RLIMIT_NOFILE); an open or a sync of a folder beyond it fails with EMFILE.
     `fault_counts` counts the faults that had an effect, by kind: a simulation that never lost a write has tested nothing.
     `operation_count` counts what may change the disk; before number `crash_at` (None: never) takes effect, `on_crash` is called and
     the operation raises SimulatedCrashError, as does every later one: nothing more changes until crash_process or power_cut.
@@ -176,6 +183,7 @@ class MemoryFileSystem:
         self.now_ms: Callable[[], int] = now_ms if now_ms is not None else lambda: 0
         self.capacity_bytes: int | None = None
         self.cold_read_probability = 0.0
+        self.open_files_max: int | None = None
         self.fault_counts: Counter[str] = Counter()
         self.operation_count = 0
         self.crash_at: int | None = None
@@ -184,6 +192,7 @@ class MemoryFileSystem:
         self._crashed = False
         self._root = Folder()
         self._faults: list[_Fault] = []
+        self._handles: weakref.WeakSet[MemoryFile] = weakref.WeakSet()
         self._locks: dict[str, _MemoryLock] = {}
 
     # Faults and deaths
@@ -222,6 +231,9 @@ class MemoryFileSystem:
 
     def begin(self, operation: Operation, path: str) -> None:
         """Count an operation that is about to happen, and let the fault that waits for it happen instead."""
+        if operation in {"open", "sync_directory"} and self.open_files_max is not None and self.open_files_count >= self.open_files_max:
+            self.fault_counts["no_descriptor"] += 1
+            raise _error(errno.EMFILE, path)
         if operation not in {"read", "open"}:
             self.operation_count += 1
             if self.crash_at is not None and self.operation_count >= self.crash_at:
@@ -261,7 +273,14 @@ class MemoryFileSystem:
             folder.change(FolderChange(added=name, node=node))
         if isinstance(node, Folder):
             raise _error(errno.EISDIR, path)
-        return MemoryFile(self, path, node, writable=write)
+        file = MemoryFile(self, path, node, writable=write)
+        self._handles.add(file)
+        return file
+
+    @property
+    def open_files_count(self) -> int:
+        """How many handles are open."""
+        return sum(file.is_open for file in self._handles)
 
     def read_bytes(self, path: str) -> bytes:
         file = self.open(path)

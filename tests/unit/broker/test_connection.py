@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.admission import ConnectionLimits
 from lowtide.broker.connection import PARKED_PRODUCE_LIMIT
 from lowtide.broker.dispatcher import Route, Routes
 from lowtide.broker.pending import Pending
@@ -96,8 +97,7 @@ class World:
             log=self.log,
             maximum_frame_bytes=MAXIMUM_FRAME_BYTES,
             request_memory_bytes=request_memory_bytes,
-            maximum_connections=maximum_connections,
-            maximum_connections_per_address=maximum_connections,
+            limits=ConnectionLimits(maximum_connections, f"max.connections={maximum_connections} are open", maximum_connections),
         )
         self.writers: list[asyncio.StreamWriter] = []
         self.server = Server(self.host, idle_after_ms=600_000)

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from lowtide.runtime.committer import Barrier, Committer, SimulatedCommitter, ThreadCommitter
-from lowtide.runtime.filesystem import MemoryFileSystem, is_passing
+from lowtide.runtime.filesystem import FileToSync, MemoryFileSystem, is_passing
 from lowtide.runtime.filesystem.memory import MemoryFile, Operation
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 
@@ -345,3 +345,48 @@ def test_a_slow_simulated_disk_is_as_slow_as_it_is_set() -> None:
         return loop.time()
 
     assert run_simulation(main, 0) == pytest.approx(7.0)
+
+
+@either
+@pytest.mark.parametrize("operation", ["file", "directory"])
+def test_a_round_that_finds_no_descriptor_waits_for_one(operation: str, run: Callable[..., RecordingDisk]) -> None:
+    """A file that is opened for its sync, or a folder: the lack of a descriptor isn't an outcome, and nothing is done twice."""
+
+    async def scenario(disk: RecordingDisk, committer: Committer) -> None:
+        disk.write_bytes("/d/a", b"a")
+        disk.write_bytes("/d/b", b"b")
+        disk.open_files_max = 0
+        answers = Answers(1)
+        files = (FileToSync(disk, "/d/a"),) if operation == "file" else ()
+        committer.submit(Barrier(files=files, renames=(("/d/b", "/d/c"),), directories=("/d",)), answers.of("barrier"))
+        while not disk.fault_counts["no_descriptor"]:
+            await asyncio.sleep(0.001)
+        assert answers.told == []
+        disk.open_files_max = None
+        await answers.done.wait()
+        assert answers.told == [("barrier", None)]
+
+    assert run(scenario).steps.count("rename /d/b") == 1
+
+
+@either
+def test_a_stop_that_finds_no_descriptor_ends_as_failed(monkeypatch: pytest.MonkeyPatch, run: Callable[..., RecordingDisk]) -> None:
+    """It doesn't wait for ever, and doesn't call the disk's state known."""
+    monkeypatch.setattr("lowtide.runtime.committer.RETRY_S", 0.0001)
+
+    async def scenario(disk: RecordingDisk, committer: Committer) -> None:
+        disk.open_files_max = 0
+        answers = Answers(1)
+        committer.submit(Barrier(directories=("/d",)), answers.of("barrier"))
+        committer.close()
+        ((_, error),) = answers.told
+        assert error is not None
+        assert not is_passing(error)
+
+    run(scenario)
+
+
+def test_a_file_to_sync_that_is_gone_needs_no_sync() -> None:
+    disk = RecordingDisk()
+    FileToSync(disk, "/d/gone").sync()
+    assert FileToSync(disk, "/d/x") == FileToSync(disk, "/d/x")
