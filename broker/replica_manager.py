@@ -192,12 +192,16 @@ class ReplicaManager:
 
     def on_follower_appended(self, partition: Partition) -> None:
         """A partition that this broker follows has more records, or another high watermark or log start: consumers may wait for it here."""
+        if self.partitions.get(partition.topic_partition) is not partition:
+            return  # It has left while the disk was waited for; another one may have its name.
         if partition.watchers:
             partition.tell(PartitionChange.HIGH_WATERMARK)
         self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
 
     def on_log_start(self, partition: Partition) -> None:
         """A log start has risen, durably; perhaps one that was received as a follower of a leader that has ended meanwhile."""
+        if self.partitions.get(partition.topic_partition) is not partition:
+            return
         partition.tell(PartitionChange.LOG_START)
         self.follower_fetches.release(partition.topic_partition)
         self.log_starts.advance(partition.topic_partition, partition.log.log_start_offset)

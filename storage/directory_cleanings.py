@@ -46,6 +46,7 @@ class DirectoryCleanings:
         self._read: dict[TopicPartition, Offset] = {}
         """What the file said of partitions that aren't loaded."""
         self._has_file = False
+        self._stalled: list[Callable[[], None]] = []
         self._checkpoint = OffsetCheckpoint(ports.filesystem, ports.committer, self._path, self._offsets, self._values, on_failure)
 
     def _offsets(self) -> dict[TopicPartition, Offset]:
@@ -81,11 +82,21 @@ class DirectoryCleanings:
             worker=worker,
             is_here=self._is_here,
             remove_later=self._remove_later,
+            retry_later=self._retry_later,
             on_failure=self._on_failure,
         )
         cleaning = LogCleaning(log, place, on_cleaned)
         cleaning.begin(cleanable, limits, now_ms)
         return cleaning
+
+    def _retry_later(self, step: Callable[[], None]) -> None:
+        self._stalled.append(step)
+
+    def retry(self) -> None:
+        """Takes the steps again for which there was no room. On the order of once a second."""
+        stalled, self._stalled = self._stalled, []
+        for step in stalled:
+            step()
 
     def _is_here(self, log: Log) -> bool:
         return self._is_served() and self._logs.get(log.topic_partition) is log and not log.offline

@@ -31,16 +31,11 @@ from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing
 from lowtide.storage.file_removal import FileRemoval
 from lowtide.storage.loader import LoadReport, create_log, load_log
 from lowtide.storage.log import Log, LogConfig, RemovedSegment
-from lowtide.storage.log_directory import (
-    REGISTRATION_COUNTER,
-    DirectoryListing,
-    Identity,
-    LogDirectory,
-    list_directory,
-)
+from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, Identity, LogDirectory, list_directory
 from lowtide.storage.log_flusher import FlushListener, LogFlusher
 from lowtide.storage.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
-from lowtide.storage.log_start import JournalHooks, LogStartJournal, OnDurable, read_offsets
+from lowtide.storage.log_start import JournalHooks, LogStartJournal, OnDurable
+from lowtide.storage.log_start_loading import read_offsets
 from lowtide.storage.log_truncation import LogTruncations
 from lowtide.storage.offset_checkpoint import OffsetCheckpoint, read_checkpoint
 from lowtide.storage.producer_state import ProducerStateManager
@@ -57,7 +52,7 @@ class DirectoryLogs:
         self.path = path
         self.logs: dict[TopicPartition, Log] = {}
         self.unidentified: set[TopicPartition] = set()
-        """Partitions whose folder doesn't tell the topic id: they are loaded when the cluster's metadata tell it."""
+        """Partitions whose folder lacks the topic id, or whose log lacked room to be loaded: `create` loads them."""
         self.damaged: dict[TopicPartition, StorageError] = {}
         """Partitions that can't be loaded, each for a reason of its own."""
         self.strays: tuple[str, ...] = ()
@@ -68,7 +63,6 @@ class DirectoryLogs:
         self._settings = settings
         self._on_failed = on_failed
         self.on_flushed: Callable[[Log], None] = lambda _log: None
-        """Told whenever a log's recovery point may have risen."""
         self.on_prefix_deleted: OnPrefixDeleted = lambda _log, _before, _removed: None
         self._directory: LogDirectory | None = None
         self._journal: LogStartJournal | None = None
@@ -84,7 +78,7 @@ class DirectoryLogs:
         """Lowtide has used the directory before: what Kafka wrote may have gaps between segments, from compaction."""
         self._recovery_points = self._checkpoint(RECOVERY_POINT_CHECKPOINT, attrgetter("recovery_point"), lambda: self._old_recovery_points)
         self._high_watermarks = self._checkpoint(HIGH_WATERMARK_CHECKPOINT, attrgetter("high_watermark"), lambda: self._old_high_watermarks)
-        listener = FlushListener(on_flushed=self._on_log_flushed, on_failure=self.fail)
+        listener = FlushListener(on_flushed=lambda log: self.on_flushed(log), on_failure=self.fail)  # noqa: PLW0108 - set later
         self._flusher = LogFlusher(ports.filesystem, ports.committer, ports.clock, listener)
         self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
         self.cleanings = DirectoryCleanings(path, ports, self.logs, self._removal, self.fail, self._is_served)
@@ -96,6 +90,7 @@ class DirectoryLogs:
             recovery_points=self._recovery_points,
             journal=lambda: self.journal,
             is_served=self._is_served,
+            retries=(lambda: self.journal.retry(), lambda: self.truncations.retry(), self.cleanings.retry),  # noqa: PLW0108 - set later
             on_removed=lambda log, removed: self.on_prefix_deleted(log, log.log_start_offset, removed),
         )
         self._upkeep = DirectoryUpkeep(settings, upkeep)
@@ -172,6 +167,10 @@ class DirectoryLogs:
                 self._load_log(topic_partition, topic_id, config, start or 0)
             except DamagedSegmentError as error:
                 self.damaged[topic_partition] = error
+            except StorageError as error:
+                if not error.is_passing:
+                    raise
+                self.unidentified.add(topic_partition)  # `create` loads it when there is room.
         if not self._is_ours:
             self._keep_gaps()
         self._deletions.finish_interrupted([*listing.deleted, *leftovers], listing.partitions)
@@ -203,7 +202,8 @@ class DirectoryLogs:
         self.cleanings.on_loaded(log)
         if report.bytes_cut or report.segments_dropped or report.restarted_at_log_start:
             # Or the next power cut might bring back what was cut, between batches that were written since.
-            self._flusher.flush_now(log)
+            if not self._sync_what_was_left(log):
+                self.truncations.settle_later(log)
         elif log.flush_wanted and config.flush_messages == 1:
             self._sync_what_was_left(log)
         return log
@@ -221,13 +221,15 @@ class DirectoryLogs:
             if not is_passing(error):
                 raise
 
-    def _sync_what_was_left(self, log: Log) -> None:
+    def _sync_what_was_left(self, log: Log) -> bool:
         """Where each append waits for the disk, nothing is shown that a power cut could take, as it could what a killed process left."""
         try:
             self._flusher.flush_now(log)
         except StorageError as error:
             if not error.is_passing:
                 raise
+            return False
+        return True
 
     # What it is
 
@@ -444,18 +446,13 @@ class DirectoryLogs:
     def _is_served(self) -> bool:
         return self.is_online and not self._stopped
 
-    def _on_log_flushed(self, log: Log) -> None:
-        self.on_flushed(log)
-
     def _checkpoint(
         self, name: str, offset_of: Callable[[Log], Offset], old: Callable[[], Mapping[TopicPartition, Offset]]
     ) -> OffsetCheckpoint:
         def offsets() -> dict[TopicPartition, Offset]:
             return self._kept(old()) | {key: offset_of(log) for key, log in self.logs.items()}
 
-        def values() -> list[Offset]:
-            return list(map(offset_of, self.logs.values()))
-
+        values = lambda: list(map(offset_of, self.logs.values()))  # noqa: E731
         return OffsetCheckpoint(self._filesystem, self._ports.committer, f"{self.path}/{name}", offsets, values, self.fail)
 
     def _kept(self, old: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:

@@ -32,6 +32,8 @@ class UpkeepParts:
     journal: Callable[[], LogStartJournal]
     is_served: Callable[[], bool]
     """Whether the directory is online, and isn't being stopped."""
+    retries: tuple[Callable[[], None], ...]
+    """What takes steps again that lacked room or a descriptor."""
     on_removed: Callable[[Log, list[RemovedSegment]], None]
     """Told of segments that left a log for lying below its start."""
 
@@ -71,6 +73,8 @@ class DirectoryUpkeep:
         if not parts.is_served():
             return
         parts.removal.tick(now_ms)
+        for retry in parts.retries:
+            retry()
         if self._is_due("high watermarks", now_ms, self._settings.high_watermark_interval_ms):
             yield from parts.high_watermarks.write()
         if self._is_due("recovery points", now_ms, self._settings.recovery_point_interval_ms):

@@ -24,7 +24,7 @@ from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, CheckpointError, decode_epochs
 from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
-from lowtide.storage.errors import storage_error
+from lowtide.storage.errors import is_passing, storage_error
 from lowtide.storage.leader_epochs import LeaderEpochs
 from lowtide.storage.log import Log, LogConfig
 from lowtide.storage.log_parts import LogParts
@@ -360,7 +360,11 @@ class _Loader:
     def _write_indexes(self, segment: Segment) -> None:
         """Writes those of a closed segment, for its next use."""
         if segment is not self.segments[-1]:
-            segment.write_indexes()
+            try:
+                segment.write_indexes()
+            except OSError as error:
+                if not is_passing(error):
+                    raise  # Without room they are built again by the first reader, as by the next start.
             segment.forget()
 
     def transaction_index(self) -> TransactionIndex:
@@ -409,23 +413,41 @@ class _Loader:
         """The log is empty, or ends below its start: it begins at its start, with nothing but the last leader epoch below."""
         if self.segments:
             self.report.restarted_at_log_start = True
-        if self.segments and self.segments[-1].is_pinned:
-            self.segments[-1].unpin()
-        self._drop_after(-1)
+        for segment in self.segments:
+            if segment.is_pinned:
+                segment.unpin()
+        kept = self.segments[:1] if self.segments and self.segments[0].base_offset < log_start_offset else []
+        self._drop_after(len(kept) - 1)
         for name in sorted(self.names):
             if name.endswith(SNAPSHOT_SUFFIX):
                 self.remove(name)
-        preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
-        segment = Segment.create(
-            self.filesystem,
-            self.directory,
-            log_start_offset,
-            now_ms=self.now_ms,
-            preallocate_bytes=preallocate_bytes,
-            files=self.files,
-        )
-        self.segments = [segment]
+        self.segments = [self._segment_at(log_start_offset, kept)]
         self.epochs_known = True
+
+    def _segment_at(self, base_offset: Offset, kept: list[Segment]) -> Segment:
+        """An empty segment, made for that offset, or else what is left of an older one: that takes no room."""
+        preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
+        try:
+            new = Segment.create(
+                self.filesystem,
+                self.directory,
+                base_offset,
+                now_ms=self.now_ms,
+                preallocate_bytes=preallocate_bytes,
+                files=self.files,
+            )
+        except OSError as error:
+            if not kept or not is_passing(error):
+                raise
+            self._cut(kept[0], 0, "no record lies above the log start")
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+                self.remove(offset_name(kept[0].base_offset) + suffix)
+            kept[0].reset_indexes()
+            kept[0].open_for_writing()
+            return kept[0]
+        for segment in kept:
+            self.remove_segment(segment)
+        return new
 
     def snapshots(self, log_end_offset: Offset) -> ProducerSnapshots:
         """The producer snapshots that fit the log."""

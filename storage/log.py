@@ -18,13 +18,13 @@ from typing import Final
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_control_record
-from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File
-from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, is_passing, storage_error
+from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.file_slice import FileSlice
+from lowtide.storage.log_cut import CuttableLog
 from lowtide.storage.log_parts import LogParts
-from lowtide.storage.log_sync import LogSync
 from lowtide.storage.log_values import (
     NOTHING_READ,
     READ_OUT_OF_RANGE,
@@ -32,7 +32,6 @@ from lowtide.storage.log_values import (
     FollowerAppend,
     LogConfig,
     LogRead,
-    Truncation,
 )
 from lowtide.storage.markers import check_producer, refused, remember_producer
 from lowtide.storage.offsets import LogOffsets
@@ -40,8 +39,6 @@ from lowtide.storage.open_transactions import CompletedTransaction
 from lowtide.storage.producer_state import ACCEPTED
 from lowtide.storage.segment import CONTROL_BYTES_MAX, Segment, next_base_offset
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
-from lowtide.storage.segment_list import SegmentList
-from lowtide.storage.segment_swap import SegmentSwaps
 from lowtide.storage.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches
 from lowtide.storage.timestamps import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
 from lowtide.storage.transaction_recovery import rebuild_aborted
@@ -63,63 +60,26 @@ _PREFIX: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 
 
-class Log(LogOffsets):
+class Log(CuttableLog):
     """One partition's log. Its offsets are attributes (see `LogOffsets`).
 
-    `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
+    `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append lacked room, or a descriptor.
     `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was mended after an unclean stop.
     `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
     `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with whoever carries that out.
     """
 
-    __slots__ = (
-        "_aborted",
-        "_filesystem",
-        "_removing",
-        "_segments",
-        "_snapshots",
-        "_sync",
-        "attention",
-        "config",
-        "directory",
-        "disk_full",
-        "flush_wanted",
-        "leader_epochs",
-        "offline",
-        "producer_state",
-        "swaps",
-        "topic_id",
-        "topic_partition",
-        "unsettled",
-    )
+    __slots__ = ("attention", "disk_full", "flush_wanted", "topic_id", "topic_partition", "unsettled")
 
     def __init__(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, parts: LogParts, offsets: LogOffsets) -> None:
         """A log over `parts`, of which the last segment is pinned for writing; `offsets` are taken over."""
-        super().__init__(
-            log_start_offset=offsets.log_start_offset,
-            log_end_offset=offsets.log_end_offset,
-            high_watermark=offsets.high_watermark,
-            recovery_point=offsets.recovery_point,
-        )
+        super().__init__(config, parts, offsets)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
-        self.config = config
-        self.directory = parts.directory
-        self.leader_epochs = parts.leader_epochs
-        self.producer_state = parts.producer_state
-        self.transactions = parts.producer_state.transactions
-        self.offline = False
         self.disk_full = False
         self.flush_wanted = False
         self.unsettled = 0
         self.attention: dict[Log, None] = {}
-        self._filesystem = parts.filesystem
-        self._segments = SegmentList(parts.segments, parts.cache)
-        self._snapshots = parts.snapshots
-        self._aborted = parts.transaction_index
-        self.swaps = SegmentSwaps(parts.filesystem, parts.directory, self._segments, parts.snapshots, parts.transaction_index)
-        self._removing: list[RemovedSegment] = []
-        self._sync = LogSync(parts.filesystem, parts.directory, parts.leader_epochs)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -170,7 +130,7 @@ class Log(LogOffsets):
                 segment = self._roll(base_offset, now_ms)
             position = segment.size
             segment.write([_PREFIX.pack(base_offset, size - _LENGTH_END, leader_epoch), *batch.tail], size)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
         segment.note_batch(last_offset, position, size, max_timestamp, config.index_interval_bytes)
@@ -189,12 +149,14 @@ class Log(LogOffsets):
             self._aborted.note(segment.base_offset, completed)
         self.transactions.settle(self.high_watermark)
 
-    def _on_write_failed(self, error: OSError) -> ErrorCode:
+    def _on_write_failed(self, error: OSError | StorageError) -> ErrorCode:
         """A write failed and was cut back. A lack of room or of a resource is an answer, anything else the end of this directory."""
         if is_passing(error):
-            self.disk_full = error.errno in DISK_FULL
+            self.disk_full = (error.error_number if isinstance(error, StorageError) else error.errno) in DISK_FULL
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.offline = True
+        if isinstance(error, StorageError):
+            raise error
         raise storage_error(self._segments.active.path, error) from error
 
     # Reading
@@ -263,8 +225,9 @@ class Log(LogOffsets):
             return old
         new = self._create_segment(base_offset, now_ms)
         try:
-            written = [*old.write_indexes(), *self._aborted.write(old.base_offset)]
-            written.append(self._snapshots.take(base_offset, self.producer_state))
+            self._sync.note_written(old.write_indexes())
+            self._sync.note_written(self._aborted.write(old.base_offset))
+            self._sync.note_written([self._snapshots.take(base_offset, self.producer_state)])
             if self.config.preallocate:
                 old.file.truncate(old.size)
         except OSError:
@@ -274,19 +237,9 @@ class Log(LogOffsets):
             raise
         old.unpin()
         self._segments.append(new)
-        self._sync.note_written(written)
         self.flush_wanted = True
         self.attention[self] = None
         return new
-
-    def _create_segment(self, base_offset: Offset, now_ms: int) -> Segment:
-        self._removing = [removed for removed in self._removing if not removed.renamed]
-        # Renaming the old files later would take the new ones away.
-        for removed in self._removing:
-            if removed.base_offset == base_offset:
-                removed.mark_deleted(self._filesystem)
-        size, files = self.config.segment_bytes if self.config.preallocate else 0, self._segments.files
-        return Segment.create(self._filesystem, self.directory, base_offset, now_ms=now_ms, preallocate_bytes=size, files=files)
 
     # Deleting a prefix
 
@@ -319,88 +272,6 @@ class Log(LogOffsets):
             removed.abandon()
         self._removing.clear()
 
-    # Truncating
-
-    def truncate_to(self, offset: Offset, *, now_ms: int) -> Truncation:
-        """Removes what lies at or above `offset`, which becomes the log end; below the log start it becomes the log start, too.
-
-        Inside a batch the whole batch goes, and the log end falls to the batch's start, though not below the log start. Slices of
-        what goes, and of the segment that is cut, are dead. At or above the log end it only drops later leader epochs.
-        Before anything is appended again, the barrier must be done and the lowered recovery point be on disk: a power cut could
-        otherwise mix old batches with new ones. Errors: StorageError.
-        """
-        assert offset >= 0
-        if offset >= self.log_end_offset:
-            self.leader_epochs.truncate_from_end(offset, is_empty=self.log_start_offset == offset)
-            return Truncation(None, [])
-        number = self._segments.number_of(offset)
-        if number < 0:
-            return self.truncate_fully_and_start_at(offset, now_ms=now_ms)
-        place = self._segments[number].find(offset)
-        self.swaps.on_truncated(offset)
-        removed = self._remove_from(number + 1)
-        segment = self._segments.activate(number)
-        log_end_offset = offset
-        if place is not None and place.base_offset < offset and offset >= self.log_start_offset:
-            log_end_offset = max(place.base_offset, self.log_start_offset)
-        segment.cut(place)
-        self._aborted.cut(segment.base_offset, log_end_offset)
-        self.cut(log_end_offset)
-        self._sync.on_truncated(log_end_offset)
-        self.leader_epochs.truncate_from_end(log_end_offset)
-        self._snapshots.drop_above(log_end_offset)
-        self.reload_producer_state(now_ms=now_ms)
-        return Truncation(self._sync.truncation_barrier(self._segments.active.to_sync()), removed)
-
-    def truncate_fully_and_start_at(
-        self, offset: Offset, *, log_start_offset: Offset | None = None, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH, now_ms: int
-    ) -> Truncation:
-        """Empties the log: the next record gets `offset`, and the log start, if not given, is `offset`, too (KAFKA-9491).
-
-        `leader_epoch` is that of the leader for whose sake this is done: up to `offset` the log then counts as that leader's.
-        Errors: StorageError. A crash in between leaves a prefix of the old log, or no segment at all.
-        """
-        removed = self._start_over(offset, now_ms)
-        self.restart(log_start_offset=offset if log_start_offset is None else log_start_offset, log_end_offset=offset)
-        self._sync.on_truncated(0)
-        self.leader_epochs.clear()
-        self.leader_epochs.assign(leader_epoch, offset)
-        self.producer_state.reset()
-        return Truncation(self._sync.truncation_barrier(self._segments.active.to_sync()), removed)
-
-    def _start_over(self, base_offset: Offset, now_ms: int) -> list[RemovedSegment]:
-        """Replaces all segments by an empty one, and drops all snapshots."""
-        self.swaps.on_truncated(0)
-        removed = self._remove_from(0)
-        self._snapshots.drop_above(-1)
-        try:
-            self._segments.restart(self._create_segment(base_offset, now_ms))
-        except OSError as error:
-            self.offline = True
-            raise storage_error(self.directory, error) from error
-        return removed
-
-    def _remove_from(self, number: int) -> list[RemovedSegment]:
-        """Takes the segments from `number` on out of the log and renames their files, the last first: a crash leaves a prefix."""
-        removed = []
-        while len(self._segments) > number:
-            segment = self._segments.remove_last()
-            self._aborted.removed_from(segment.base_offset)
-            gone = RemovedSegment(self.directory, segment.base_offset, segment.size)
-            try:
-                gone.mark_deleted(self._filesystem)
-            except OSError as error:
-                self.offline = True
-                raise storage_error(segment.path, error) from error
-            removed.append(gone)
-        return removed
-
-    def reload_producer_state(self, *, now_ms: int) -> None:
-        """Brings the producer state to the log end: the newest snapshot, then the batches behind it. Errors: StorageError."""
-        newest = self.high_watermark
-        self._snapshots.reload(self.producer_state, self._segments, self.log_end_offset, newest=newest, now_ms=now_ms)
-        self.transactions.settle(newest)
-
     def snapshot_producers(self) -> None:
         """Writes a snapshot of the producer state at the log end, if there is none and any record lies below it. Errors: OSError."""
         if self.log_end_offset > self._segments.bases[0] and self.log_end_offset not in self._snapshots.offsets:
@@ -430,12 +301,12 @@ class Log(LogOffsets):
         straddles = first.base_offset < expected <= first.last_offset and self.log_start_offset == expected
         if not follow_each_other(batches, first.base_offset if straddles else expected):
             return ErrorCode.OFFSET_OUT_OF_RANGE
-        # Nothing readable is lost: all that the log has on disk lies below its start.
-        removed = self._start_over(first.base_offset, now_ms) if straddles else []
         try:
+            # Nothing readable is lost: all that the log has on disk lies below its start.
+            removed = self._start_over(first.base_offset, now_ms) if straddles else []
             for batch in batches:
                 self._append_stored(batch, now_ms)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
         return FollowerAppend(first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed)
@@ -478,6 +349,13 @@ class Log(LogOffsets):
         What was truncated meanwhile, even if it grew again, doesn't count as flushed.
         """
         return self.raise_recovery_point(self._sync.on_flushed(offset))
+
+    def on_flush_failed(self, offset: Offset, barrier: Barrier) -> None:
+        """The barrier that was made when the log end was `offset` was not carried out, or not whole, for want of room. It is due again."""
+        self._sync.on_flushed(offset)
+        self.on_barrier_failed(barrier)
+        self.flush_wanted = True
+        self.attention[self] = None
 
     def close(self) -> Barrier | None:
         """Writes indexes and producer state for a clean stop; returns what must be durable before the stop counts as clean.

@@ -30,11 +30,11 @@ from lowtide.storage.cleaning import (
     encode_order,
 )
 from lowtide.storage.compaction import LastRecord
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.index import TIME_ENTRY_BYTES
 from lowtide.storage.log import Log
 from lowtide.storage.segment_files import RemovedSegment
-from lowtide.storage.segment_swap import CleanedGroup
+from lowtide.storage.segment_swap import NEVER_TRUNCATED, CleanedGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,8 @@ class CleaningPlace:
     is_here: Callable[[Log], bool]
     """Whether the log is still one of the directory's, and that is served."""
     remove_later: Callable[[Log, list[RemovedSegment]], None]
+    retry_later: Callable[[Callable[[], None]], None]
+    """Has a step taken again in a second or so: there was no room for it."""
     on_failure: Callable[[OSError | StorageError], None]
     """Takes the directory offline."""
 
@@ -128,6 +130,7 @@ class LogCleaning:
         """Has it done. Errors: StorageError; then it isn't begun."""
         order = order_cleaning(self.log, cleanable, limits, now_ms)
         self._unread = self.log.swaps.see(cleanable.first_uncleanable_offset)
+        self.log.swaps.truncated_to = NEVER_TRUNCATED
         self._running = self._place.worker.begin(clean_log, encode_order(order), self, limits.bytes_per_second)
 
     def cancel(self) -> None:
@@ -178,7 +181,7 @@ class LogCleaning:
         try:
             barrier = self.log.swaps.begin(cleaned)
         except (OSError, StorageError) as error:
-            self._on_failed(error, is_no_room=isinstance(error, StorageError) and error.is_passing)
+            self._on_failed(error)
             return
         if barrier is None:
             self._drop()
@@ -188,13 +191,13 @@ class LogCleaning:
         self._place.committer.submit(barrier, lambda error: self._on_named(cleaned, error))
 
     def _on_named(self, group: CleanedGroup, error: OSError | None) -> None:
-        """The `.swap` files are there for good."""
+        """The `.swap` files are there for good, if the log is: the files of one that was deleted or moved away are missing."""
         self._swapping = None
-        if error is not None:
-            self._on_failed(error)
-            return
         finished = None
         if self._place.is_here(self.log):
+            if error is not None:
+                self._on_failed(error)
+                return
             try:
                 finished = self.log.swaps.finish(self._place.clock.wall_ms())
             except (OSError, StorageError) as failed:
@@ -205,12 +208,31 @@ class LogCleaning:
             self._swap_next()
             self._maybe_finish()
             return
-        removed, barrier = finished
         self._swapping = group
+        self._name(group, finished)
+
+    def _name(self, group: CleanedGroup, removed: list[RemovedSegment]) -> None:
+        """The log reads from the new files; they get their names, now or when there is room for these, and these become durable."""
+        if not self._place.is_here(self.log):
+            self._on_replaced(group, removed, None)
+            return
+        try:
+            barrier = self.log.swaps.name_files()
+        except OSError as error:
+            if is_passing(error):
+                self._place.retry_later(lambda: self._name(group, removed))
+            else:
+                self._on_failed(error)
+            return
         self._place.committer.submit(barrier, lambda failed: self._on_replaced(group, removed, failed))
 
     def _on_replaced(self, group: CleanedGroup, removed: list[RemovedSegment], error: OSError | None) -> None:
         self._swapping = None
+        if not self._place.is_here(self.log):
+            self._drop()
+            self._swap_next()
+            self._maybe_finish()
+            return
         if error is not None:
             self._on_failed(error)
             return
@@ -222,10 +244,10 @@ class LogCleaning:
         self._swap_next()
         self._maybe_finish()
 
-    def _on_failed(self, error: OSError | StorageError, *, is_no_room: bool = False) -> None:
+    def _on_failed(self, error: OSError | StorageError) -> None:
         self._swapping = None
         self._report.failure = self._report.failure or str(error)
-        if not is_no_room:
+        if not is_passing(error):
             self._place.on_failure(error)
         self._drop()
         self._groups.clear()
@@ -237,6 +259,6 @@ class LogCleaning:
         report, self._ended = self._report, False
         if self._done is not None and not self._dropped and report.failure is None:
             report.done = self._done
-            self.log.swaps.cleaned_to = self._done.end_offset
+            self.log.swaps.on_cleaned(self._done.end_offset)
         report.duration_ms = self._place.clock.monotonic_ms() - self._began_ms
         self._on_cleaned(report)

@@ -1,7 +1,7 @@
 """Syncs the logs of one directory: when it's due, one barrier a log at a time, and all of them at a stop.
 
-Guards: what is synced with a log for the first time includes the file that ties its folder to its topic. A full disk puts a flush off; any
-other failure is the directory's.
+Guards: what is synced with a log for the first time includes the file that ties its folder to its topic. A lack of room or of a descriptor
+puts a flush off; any other failure is the directory's, unless the log is gone by then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import FileSystem, FileToSync
 from lowtide.storage.checkpoint import PARTITION_METADATA, carry_out, joined
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import StorageError, is_passing, storage_error
 from lowtide.storage.log import Log
 
 LOGS_PER_SYNC = 64
@@ -94,7 +94,7 @@ class LogFlusher:
         self._flushed_ms[log] = self._clock.monotonic_ms()
         if barrier is not None:
             self._under_way.add(log)
-            self._committer.submit(barrier, partial(self._on_done, log, log.log_end_offset))
+            self._committer.submit(barrier, partial(self._on_done, log, log.log_end_offset, barrier))
 
     def logs_to_look_at(self) -> list[Log]:
         """The logs for which `flush_due` may have something to do, or that have closed a segment since it was last called."""
@@ -109,11 +109,16 @@ class LogFlusher:
             self._attention.pop(log, None)
 
     def flush_now(self, log: Log) -> None:
-        """Makes a log durable at once. For start code. Errors: OSError, StorageError."""
+        """Makes a log durable at once. For start code. Errors: StorageError; all of it is then due again."""
         barrier = self._with_identity(log, log.flush_barrier())
-        if barrier is not None:
+        if barrier is None:
+            return
+        try:
             carry_out(self._filesystem, barrier)
-            log.on_flushed(log.log_end_offset)
+        except OSError as error:
+            log.on_flush_failed(log.log_end_offset, barrier)
+            raise storage_error(log.directory, error) from error
+        log.on_flushed(log.log_end_offset)
 
     def close(self, logs: Iterable[Log]) -> None:
         """Ends logs: writes what a clean stop needs and makes all of it durable. For stop code. Errors: OSError, StorageError."""
@@ -135,14 +140,18 @@ class LogFlusher:
         self._new.discard(log)
         return joined([Barrier(files=(identity,)), barrier])
 
-    def _on_done(self, log: Log, offset: int, error: OSError | None) -> None:
+    def _on_done(self, log: Log, offset: int, barrier: Barrier, error: OSError | None) -> None:
         self._under_way.discard(log)
-        if error is None:
+        if log not in self._flushed_ms:
+            pass  # It was deleted or moved away meanwhile, and its files with it.
+        elif error is None:
             log.on_flushed(offset)
             self._listener.on_flushed(log)
             if log.flush_is_due:
                 self.flush(log)
-        elif log in self._flushed_ms:
+        elif is_passing(error):
+            log.on_flush_failed(offset, barrier)
+        else:
             self._fail(error)
         while self._waiting and len(self._under_way) < FLUSHES_UNDER_WAY_MAX:
             following = next(iter(self._waiting))

@@ -25,7 +25,7 @@ from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties, 
 from lowtide.storage.cleanable import Cleanable
 from lowtide.storage.directory_logs import DirectoryLogs
 from lowtide.storage.directory_opening import KnownTopic, OfflinePartition, Opened, OpenRequest, open_directories
-from lowtide.storage.errors import RefusedDirectoryError, StorageError, is_passing, storage_error
+from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing, storage_error
 from lowtide.storage.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
 from lowtide.storage.loader import LoadReport
 from lowtide.storage.log import Log, LogConfig, RemovedSegment
@@ -400,9 +400,12 @@ class LogManager:
     def fail_directory_of(self, log: Log, error: OSError | StorageError) -> None:
         """A write to, or a read from, a log has failed: its whole directory goes offline.
 
-        Not where room or a resource was lacking: the caller has answered with an error, and what it wanted may succeed later.
+        Not where room or a resource was lacking: the caller has answered with an error, and what it wanted may succeed later. Nor where the
+        files are missing of a log that was deleted or moved away: whoever still had it finds them gone.
         """
-        if not is_passing(error):
+        kind = failure_kind(error.error_number if isinstance(error, StorageError) else error.errno)
+        has_left = kind is FailureKind.GONE and self.logs.get(log.topic_partition) is not log
+        if not is_passing(error) and not has_left:
             self._directories[parent_directory(log.directory)].fail(error)
 
     def _on_log_flushed(self, log: Log) -> None:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, cast
@@ -49,27 +49,24 @@ from lowtide.storage.checkpoint import (
     LOG_BEGIN_CHECKPOINT,
     LOG_START_CHECKPOINT,
     TEMPORARY_SUFFIX,
-    CheckpointError,
     carry_out,
-    decode_offsets,
     encode_offsets,
     joined,
     staged_checkpoint,
 )
-from lowtide.storage.errors import StorageError, is_passing
+from lowtide.storage.errors import is_passing
 from lowtide.storage.log_start_format import (
     JOURNAL_NAME,
     REMOVED,
     JournalContent,
-    JournalDamageError,
     LogStartEntry,
     apply_entries,
     check_entries,
-    decode_journal,
     encode_frame,
     encode_journal,
     frame_bytes,
 )
+from lowtide.storage.log_start_loading import journal_path, load_journal
 
 OnDurable: TypeAlias = Callable[[OSError | None], None]
 
@@ -89,11 +86,6 @@ class _Accepted(NamedTuple):
     on_durable: OnDurable
 
 
-def repair_hint(directory: str) -> str:
-    """The end of every sentence about damage: what the operator can do."""
-    return f"nothing was changed; `lowtide repair-log-start --log-dir {directory}` shows what can be saved and saves it"
-
-
 class LogStartJournal:
     """The journal of one open log directory. Used from the event loop only."""
 
@@ -110,6 +102,8 @@ class LogStartJournal:
         self._next_sequence = content.next_sequence
         self._fold_at = _fold_threshold(content.header.capacity)
         self._waiting: list[_Accepted] = []
+        self._stalled: list[_Accepted] = []
+        """What is in a frame of which some bytes may be written, and for the rest of which there was no room. It is written once more."""
         self._fold_waiters: list[OnDurable] = []
         self._fold_wanted = False
         self._in_flight = False
@@ -174,6 +168,10 @@ class LogStartJournal:
         self._fold_waiters.append(on_folded)
         self._commit_next()
 
+    def retry(self) -> None:
+        """Writes the frame for which there was no room, if there is one. On the order of once a second; later entries wait for it."""
+        self._commit_next()
+
     def stop(self) -> None:
         """Takes nothing more and sends nothing more on its way; what is under way is still answered."""
         self._stopping = True
@@ -186,33 +184,39 @@ class LogStartJournal:
         """
         assert self._stopping, self._path
         assert not self._in_flight, self._path
-        batch, self._waiting = self._waiting, []
+        batch, stalled = self._waiting, self._stalled
+        self._waiting, self._stalled = [], []
         waiters, self._fold_waiters = self._fold_waiters, []
         error = self.failure
         if error is None:
             try:
-                self._fold_now([entry for accepted in batch for entry in accepted.entries])
+                if stalled:
+                    self._write_now(_entries_of(stalled))
+                self._fold_now(_entries_of(batch) if batch else ())
             except OSError as failed:
-                self._fail(failed)
+                if not is_passing(failed):
+                    self._fail(failed)
                 error = failed
         self._file.close()
-        for accepted in batch:
+        for accepted in (*stalled, *batch):
             accepted.on_durable(error)
         _tell(waiters, error)
         if error is not None:
             raise error
 
+    def _write_now(self, entries: Sequence[LogStartEntry]) -> None:
+        """A frame for which the file has room. Stop code: it syncs."""
+        self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
+        self._file.sync()
+        self._next_sequence += 1
+        self._end += frame_bytes(len(entries))
+        apply_entries(self._entries, entries)
+
     def _fold_now(self, entries: Sequence[LogStartEntry]) -> None:
         """The fold of a stop, with its frame, one step after the other."""
-        if entries:
-            end = self._end + frame_bytes(len(entries))
-            if end <= self._header.capacity:
-                self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
-                self._file.sync()
-                self._next_sequence += 1
-                self._end = end
-                apply_entries(self._entries, entries)
-                entries = ()
+        if entries and self._end + frame_bytes(len(entries)) <= self._header.capacity:
+            self._write_now(entries)
+            entries = ()
         folded = dict(self._entries)
         apply_entries(folded, entries)
         exported, image, _content = self._folded(folded)
@@ -220,9 +224,17 @@ class LogStartJournal:
             return
         staged = self._staged_fold(exported, image)
         if isinstance(staged, Barrier):
-            carry_out(self._filesystem, staged)
-            apply_entries(self._entries, entries)
-        elif not is_passing(staged) or entries:
+            try:
+                carry_out(self._filesystem, staged)
+            except OSError as error:
+                if not is_passing(error):
+                    raise
+                self._undo_fold()
+                self._filesystem.sync_directory(self._directory)
+                staged = error
+            else:
+                apply_entries(self._entries, entries)
+        if isinstance(staged, OSError) and (not is_passing(staged) or entries):
             raise staged
 
     def _take(self, accepted: _Accepted) -> None:
@@ -236,10 +248,16 @@ class LogStartJournal:
 
     def _commit_next(self) -> None:
         """Sends what waits on its way, if nothing is under way."""
-        if self._in_flight or self._stopping or self.failure is not None or not (self._waiting or self._fold_wanted):
+        if self._in_flight or self._stopping or self.failure is not None or not (self._waiting or self._fold_wanted or self._stalled):
+            return
+        if self._stalled:
+            # The very same bytes: a torn frame at this place stays the beginning of one frame.
+            stalled, self._stalled = self._stalled, []
+            entries = _entries_of(stalled)
+            self._write_frame(stalled, entries, self._end + frame_bytes(len(entries)))
             return
         batch, self._waiting = self._waiting, []
-        entries = batch[0].entries if len(batch) == 1 else [entry for accepted in batch for entry in accepted.entries]
+        entries = _entries_of(batch)
         end = self._end + frame_bytes(len(entries))
         if self._fold_wanted or end > self._fold_at:
             waiters, self._fold_waiters, self._fold_wanted = self._fold_waiters, [], False
@@ -261,6 +279,10 @@ class LogStartJournal:
         try:
             self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
         except OSError as error:
+            if is_passing(error):
+                # The file has its size, but on some file systems overwriting takes room too.
+                self._stalled = batch
+                return
             self._fail(error)
             self._answer_later(batch, error)
             return
@@ -319,6 +341,14 @@ class LogStartJournal:
 
     def _on_fold(self, batch: list[_Accepted], waiters: list[OnDurable], folded: _Folded, error: OSError | None) -> None:
         self._in_flight = False
+        if error is not None and is_passing(error):
+            try:
+                self._undo_fold()
+            except OSError as failed:
+                error = failed
+            else:
+                self._submit(Barrier(directories=(self._directory,)), partial(self._on_fold_undone, batch, waiters, error))
+                return
         if error is None:
             self._file.close()
             self._file, content = folded
@@ -335,6 +365,31 @@ class LogStartJournal:
             accepted.on_durable(error)
         _tell(waiters, error)
         self._drain_after_failure()
+
+    def _undo_fold(self) -> None:
+        """There was no room for one of the names of a fold. The journal's comes last, so the old journal stays in service.
+
+        The export that the next start may adopt must not say what the journal doesn't: a later truncation could lower that, and the start
+        would raise it again. A start that finds no export adopts nothing. Errors: OSError.
+        """
+        self._remove_staged()
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.unlink(f"{self._directory}/{LOG_START_CHECKPOINT}")
+
+    def _on_fold_undone(self, batch: list[_Accepted], waiters: list[OnDurable], full: OSError, error: OSError | None) -> None:
+        """What the new journal would have made durable goes into a frame of the old one."""
+        self._in_flight = False
+        batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
+        entries = _entries_of(batch)
+        end = self._end + (frame_bytes(len(entries)) if entries else 0)
+        self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
+        if error is not None:
+            self._fail(error)
+            self._answer_later(batch, error)
+        elif end > self._header.capacity:
+            self._answer_later(batch, full)
+        else:
+            self._write_frame(batch, entries, end)
 
     def _folded(self, entries: Mapping[tuple[TopicId, int], Offset]) -> tuple[bytes, bytes, JournalContent]:
         """What a fold writes: the exports, the new journal, and what it will hold."""
@@ -382,101 +437,21 @@ class LogStartJournal:
     def _drain_after_failure(self) -> None:
         if self.failure is None or self._in_flight:
             return
-        batch, self._waiting = self._waiting, []
+        batch = self._stalled + self._waiting
+        self._stalled, self._waiting = [], []
         waiters, self._fold_waiters = self._fold_waiters, []
         for accepted in batch:
             accepted.on_durable(self.failure)
         _tell(waiters, self.failure)
 
 
+def _entries_of(batch: Sequence[_Accepted]) -> Sequence[LogStartEntry]:
+    return batch[0].entries if len(batch) == 1 else [entry for accepted in batch for entry in accepted.entries]
+
+
 class _Folded(NamedTuple):
     file: File
     content: JournalContent
-
-
-def journal_path(directory: str) -> str:
-    """Where the journal of a log directory is."""
-    return f"{directory}/{JOURNAL_NAME}"
-
-
-def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool) -> JournalContent:
-    """Reads a directory's journal and writes it anew: durable, folded, without a torn tail, with what Kafka has written. See `open`."""
-    path = journal_path(directory)
-    exports = {
-        name: read_offsets(filesystem, directory, name)
-        for name in (LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT)
-        if filesystem.exists(f"{directory}/{name}")
-    }
-    content: JournalContent | None = None
-    if filesystem.exists(path):
-        try:
-            content = decode_journal(filesystem.read_bytes(path))
-        except JournalDamageError as damage:
-            raise StorageError(path, f"the journal of log start offsets is damaged: {damage}; {repair_hint(directory)}") from damage
-    elif expected or LOG_BEGIN_CHECKPOINT in exports:
-        reason = f"the journal of log start offsets is missing though this directory had one; {repair_hint(directory)}"
-        raise StorageError(path, reason)
-    entries = dict(content.entries) if content else {}
-    known_crc = content.header.exported_crc if content else None
-    exported_crc, kafka_offsets = exports.get(LOG_START_CHECKPOINT, (known_crc, {}))
-    # A folder without a topic id can't have an entry yet: then Kafka's file stays to be adopted, by the next start.
-    unknown = any(folders.get(topic_partition) == ZERO_TOPIC_ID for topic_partition in kafka_offsets)
-    if exported_crc != known_crc:
-        merge_larger(entries, kafka_offsets, folders)
-    # Always written anew. What a killed process wrote can be read though it may not be durable, and after a failed sync the system says of
-    # such pages that they are clean: syncing the old file again would prove nothing, and a later frame would stand behind a lost one.
-    first_sequence = content.next_sequence if content else 1
-    snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
-    image, rewritten = encode_journal(snapshot, first_sequence=first_sequence, exported_crc=known_crc if unknown else exported_crc)
-    try:
-        filesystem.replace_file(path, image)
-    except OSError as error:
-        if not is_passing(error) or content is None:
-            raise
-        # A full disk is freed by deletes, which need a broker that starts.
-        _write_in_place(filesystem, directory, content.end)
-        return replace(content, entries=entries, torn=False)
-    return rewritten
-
-
-def _write_in_place(filesystem: FileSystem, directory: str, end: FilePosition) -> None:
-    """Writes the journal once more over itself, which takes no room, without what is torn behind `end`; durable on return.
-
-    Whatever sectors of it a power cut leaves out, the journal reads the same: what stays is equal, and a torn frame loses one more.
-    """
-    path = journal_path(directory)
-    file = filesystem.open(path, write=True)
-    size = file.size()
-    file.pwritev([file.pread(end, 0), bytes(size - end)], 0)
-    file.sync()
-    file.close()
-    filesystem.sync_directory(directory)
-
-
-def merge_larger(
-    entries: dict[tuple[TopicId, int], Offset],
-    offsets: Mapping[TopicPartition, Offset],
-    folders: Mapping[TopicPartition, TopicId],
-) -> None:
-    """Raises `entries` to what a checkpoint by names says about partitions that are here; where it says less, nothing changes."""
-    for topic_partition, offset in offsets.items():
-        topic_id = folders.get(topic_partition, ZERO_TOPIC_ID)
-        if topic_id != ZERO_TOPIC_ID:
-            key = (topic_id, topic_partition.partition)
-            entries[key] = max(offset, entries.get(key, offset))
-
-
-def read_offsets(filesystem: FileSystem, directory: str, name: str) -> tuple[int, dict[TopicPartition, Offset]]:
-    """The CRC-32C and the entries of one of the two exports.
-
-    Errors: CheckpointError with the repair command; an empty file is one: log starts that were lost aren't "no deletes".
-    """
-    path = f"{directory}/{name}"
-    content = filesystem.read_bytes(path)
-    try:
-        return crc32c(content), decode_offsets(content, path, empty_allowed=False)
-    except CheckpointError as error:
-        raise CheckpointError(path, f"{error.reason}; {repair_hint(directory)}") from error
 
 
 def _fold_threshold(capacity: int) -> FilePosition:

@@ -24,7 +24,6 @@ from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CheckpointError
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory
-from lowtide.storage.log_start import journal_path, merge_larger, read_offsets
 from lowtide.storage.log_start_format import (
     JOURNAL_NAME,
     JournalDamageError,
@@ -33,6 +32,7 @@ from lowtide.storage.log_start_format import (
     encode_journal,
     salvage_frames,
 )
+from lowtide.storage.log_start_loading import journal_path, merge_larger, read_offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

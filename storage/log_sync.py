@@ -58,6 +58,16 @@ class LogSync:
         for flush in self._flushes:
             flush.durable_to = min(flush.durable_to, end_offset)
 
+    def on_failed(self, barrier: Barrier) -> None:
+        """A barrier that was handed out wasn't carried out, or not whole: all of it is due again. It has no flush under way any more."""
+        staged = {source for source, _target in barrier.renames}
+        for path in staged:
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(path)
+        self._paths = list(dict.fromkeys([*self._paths, *(file.path for file in barrier.files if file.path not in staged)]))
+        self._epochs.dirty = self._epochs.dirty or bool(staged)
+        self._names_changed = True
+
     def flush_barrier(self, log_files: Iterable[Syncable], log_end_offset: Offset) -> Barrier:
         """What makes `log_files`, which hold all up to `log_end_offset`, and everything beside them durable.
 

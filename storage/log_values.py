@@ -83,9 +83,11 @@ class Truncation(msgspec.Struct):
     """What follows from a truncation."""
 
     barrier: Barrier | None
-    """Until it is done, a power cut may bring back what was truncated; None when nothing was."""
+    """Until it is done, a power cut may bring back what was truncated; None when nothing was, and where it lacks one."""
     removed: list[RemovedSegment]
     """Whole segments that are out of the log and renamed already; to be unlinked later."""
+    lacks_barrier: bool = False
+    """The log is cut, but there was no room for what makes that durable: `truncation_barrier` has it when there is."""
 
 
 NOTHING_READ: Final = LogRead(None)

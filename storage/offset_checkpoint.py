@@ -121,13 +121,16 @@ class OffsetCheckpoint:
     def _submit(self, barrier: Barrier, content: bytes | None, waiting: list[OnWritten]) -> None:
         def on_done(error: OSError | None) -> None:
             self._under_way = False
-            if error is None:
-                self._written = content
+            if error is not None and is_passing(error):
+                self._give_up(waiting, error)
             else:
-                self._written_values = None
-                self._on_failure(error)
-            for on_written in waiting:
-                on_written(error)
+                if error is None:
+                    self._written = content
+                else:
+                    self._written_values = None
+                    self._on_failure(error)
+                for on_written in waiting:
+                    on_written(error)
             if self._waiting and not self._under_way:
                 self._begin_for_waiting()
 

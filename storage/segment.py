@@ -221,7 +221,8 @@ class Segment(SegmentFile):
         assert self._indexes is not None
         # Without them the next start builds them again: a full disk is no reason to fail here.
         with contextlib.suppress(OSError):
-            self.write_indexes()
+            if self.path.endswith(LOG_SUFFIX):
+                self.write_indexes()
         return self._indexes
 
     def reset_indexes(self) -> None:
@@ -279,7 +280,7 @@ class Segment(SegmentFile):
             try:
                 file.truncate(self.size)
             except OSError as error:
-                raise storage_error(self.path, error) from error
+                raise StorageError(self.path, f"a failed write can't be cut back: {error.strerror}") from error
             raise
         self.size += size
 
@@ -319,7 +320,7 @@ class Segment(SegmentFile):
                 return
             self.file.truncate(place.position)
         except OSError as error:
-            raise storage_error(self.path, error) from error
+            raise StorageError(self.path, f"it can't be cut: {error.strerror}") from error
         offsets, times = self._indexes
         self.size = place.position
         offsets.truncate(place.base_offset)

@@ -57,6 +57,11 @@ class SegmentList:
         """The number of the segment whose range holds `offset`; -1 below the first one."""
         return bisect_right(self.bases, offset) - 1
 
+    def holds(self, segment: Segment) -> bool:
+        """Whether this very segment is one of the log's."""
+        number = self.number_of(segment.base_offset)
+        return number >= 0 and self._segments[number] is segment
+
     def used(self, segment: Segment) -> None:
         """A segment was read: if it is a closed one, it counts as used last."""
         if segment is not self.active:

@@ -5,7 +5,8 @@
 | the files lie there as `.cleaned`, on the disk (`cleaning.py`) | leaves them to be removed by the start |
 | `begin`: renamed to `.swap`, one after the other | as before, while there is a `.cleaned` one of them |
 | the folder is synced | leaves the rest to the start: it removes what they replace, and gives them their names |
-| `finish`: the old ones renamed to `.deleted`, the new ones to their names, and the log reads from these | likewise |
+| `finish`: the old ones renamed to `.deleted`, and the log reads from the new ones | likewise |
+| `name_files`: the new ones renamed to their names; where there is no room for a name, later | likewise |
 | the folder is synced | leaves the new ones |
 
 The start tells by the last offset that is left which segments a `.swap` file replaces. Of those behind it, which are renamed in their
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
@@ -31,11 +32,21 @@ from lowtide.storage.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SW
 from lowtide.storage.errors import is_passing, storage_error
 from lowtide.storage.file_slice import SliceToken
 from lowtide.storage.open_transactions import CompletedTransaction
-from lowtide.storage.segment import SEGMENT_SUFFIXES, TRANSACTION_INDEX_SUFFIX, Segment, offset_name
+from lowtide.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    offset_name,
+)
 from lowtide.storage.segment_files import RemovedSegment
 from lowtide.storage.segment_list import SegmentList
 from lowtide.storage.snapshots import ProducerSnapshots
 from lowtide.storage.transaction_index import TransactionIndex
+
+NEVER_TRUNCATED: Final = Offset(2**63 - 1)
 
 
 class SeenSegment(NamedTuple):
@@ -59,6 +70,21 @@ class CleanedGroup(NamedTuple):
     """Whether there is a transaction index."""
 
 
+class _Unnamed(NamedTuple):
+    """A compacted segment from which the log reads already, and those of its files that are still called `.swap`.
+
+    The `.log` comes first, or a start would take those that have their names for files of the segments that were replaced.
+    """
+
+    segment: Segment
+    paths: list[str]
+    has_aborted: bool
+
+
+def _naming_order(path: str) -> int:
+    return (LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX).index(path[path.rindex(".") :])
+
+
 class SegmentSwaps:
     """The replacing of segments of one log. A swap begun is finished, or abandoned, before the next."""
 
@@ -67,12 +93,15 @@ class SegmentSwaps:
     ) -> None:
         self.cleaned_to: Offset | None = None
         """How far the log is known to be compacted (exclusive); None if it never was."""
+        self.truncated_to: Offset = NEVER_TRUNCATED
+        """The lowest end at which the log was cut since the last compaction began."""
         self._filesystem = filesystem
         self._directory = directory
         self._segments = segments
         self._snapshots = snapshots
         self._aborted = aborted
         self._begun: CleanedGroup | None = None
+        self._unnamed: _Unnamed | None = None
 
     def see(self, end_offset: Offset) -> list[SeenSegment]:
         """The closed segments below `end_offset` as they are now, for a compaction that is about to be ordered."""
@@ -108,6 +137,7 @@ class SegmentSwaps:
         Errors: StorageError where there is no room for a name; nothing is left then either. OSError; the files are removed by a start.
         """
         assert self._begun is None, self._directory
+        assert self._unnamed is None, self._directory
         self._begun = group
         if not self.are_unchanged(group.seen):
             self.abandon(CLEANED_SUFFIX)
@@ -124,10 +154,10 @@ class SegmentSwaps:
                 raise storage_error(path, error) from error
         return Barrier(directories=(self._directory,))
 
-    def finish(self, now_ms: int) -> tuple[list[RemovedSegment], Barrier] | None:
-        """Replaces the segments, once `begin`'s barrier is done: the log reads from the new one.
+    def finish(self, now_ms: int) -> list[RemovedSegment] | None:
+        """Replaces the segments, once `begin`'s barrier is done: the log reads from the new one, which `name_files` then gives its names.
 
-        Returns the old ones, renamed already, and what must be done before anybody may rely on it; None if the log has changed since.
+        Returns the old ones, renamed already; None if the log has changed since.
         Errors: OSError; a start does the rest. The directory is then good for nothing else.
         """
         group = self._begun
@@ -144,15 +174,44 @@ class SegmentSwaps:
             gone = RemovedSegment(self._directory, each.segment.base_offset, each.size, suffixes)
             gone.mark_deleted(self._filesystem)
             removed.append(gone)
-        for path in self._paths(group):
-            self._filesystem.rename(path + SWAP_SUFFIX, path)
         new = Segment(self._filesystem, self._directory, base_offset, size=group.size, created_ms=now_ms)
+        new.path += SWAP_SUFFIX
         self._segments.replace(self._segments.number_of(base_offset), group.replaced, new)
         bases = [each.segment.base_offset for each in group.seen[: group.replaced]]
         self._snapshots.left_with_replaced(bases[1:])
         self._aborted.replaced(bases, base_offset, has_file=group.has_aborted)
-        self._begun = None
-        return removed, Barrier(directories=(self._directory,))
+        self._begun, self._unnamed = None, _Unnamed(new, sorted(self._paths(group), key=_naming_order), group.has_aborted)
+        return removed
+
+    def name_files(self) -> Barrier:
+        """Gives the files of the swap that was finished last their names. Returns what must be done before they are relied on.
+
+        Errors: OSError; after one that passes it is called again. Until then the log reads the `.swap` files, which a start finds too.
+        """
+        unnamed = self._unnamed
+        if unnamed is not None:
+            while unnamed.paths:
+                self._name(unnamed, unnamed.paths[0])
+                del unnamed.paths[0]
+            self._unnamed = None
+        return Barrier(directories=(self._directory,))
+
+    def _name(self, unnamed: _Unnamed, path: str) -> None:
+        segment, base_offset = unnamed.segment, unnamed.segment.base_offset
+        if not self._segments.holds(segment):  # A delete has passed it.
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.unlink(path + SWAP_SUFFIX)
+            return
+        try:
+            self._filesystem.rename(path + SWAP_SUFFIX, path)
+        except OSError:
+            if unnamed.has_aborted and any(each.endswith(TRANSACTION_INDEX_SUFFIX) for each in unnamed.paths):
+                self._aborted.hold(base_offset, self._aborted.path(base_offset) + SWAP_SUFFIX)
+            raise
+        if path.endswith(LOG_SUFFIX):
+            segment.path = path
+        elif path.endswith(TRANSACTION_INDEX_SUFFIX):
+            self._aborted.let_go(base_offset)
 
     def _paths(self, group: CleanedGroup) -> list[str]:
         stem = f"{self._directory}/{offset_name(group.seen[0].segment.base_offset)}"
@@ -178,7 +237,16 @@ class SegmentSwaps:
                     raise storage_error(path, error) from error
 
     def on_truncated(self, end_offset: Offset) -> None:
-        """The log is about to be cut at `end_offset`. Errors: StorageError."""
+        """The log is about to be cut; `end_offset` will be its end. Errors: StorageError; after one that passes nothing has changed."""
+        try:
+            self.name_files()
+        except OSError as error:
+            raise storage_error(self._directory, error) from error
         self.abandon()
+        self.truncated_to = min(self.truncated_to, end_offset)
         if self.cleaned_to is not None:
             self.cleaned_to = min(self.cleaned_to, end_offset)
+
+    def on_cleaned(self, end_offset: Offset) -> None:
+        """A compaction is done up to `end_offset` (exclusive), as far as the log wasn't cut since it began."""
+        self.cleaned_to = min(end_offset, self.truncated_to)

@@ -172,6 +172,16 @@ class TransactionIndex:
         if has_file:
             insort(self._bases, base_offset)
 
+    def hold(self, base_offset: Offset, path: str) -> None:
+        """The file of a segment is called `path` for a while: its entries stay in memory until `let_go`. Errors: OSError."""
+        if base_offset in self._bases and base_offset not in self._unwritten:
+            self._loaded[base_offset] = decode_aborted(self._filesystem.read_bytes(path), base_offset) or []
+            self._unwritten.add(base_offset)
+
+    def let_go(self, base_offset: Offset) -> None:
+        """The file of a segment has its name."""
+        self._unwritten.discard(base_offset)
+
     def unwritten(self) -> list[CompletedTransaction]:
         """The entries of which no file tells yet. Errors: as `entries`."""
         return [entry for base_offset in sorted(self._unwritten) for entry in self.entries(base_offset)]
@@ -184,6 +194,12 @@ class TransactionIndex:
     def removed_from(self, base_offset: Offset) -> None:
         """The segments from the one at `base_offset` on are gone, with their files."""
         self._forget(self._bases[bisect_left(self._bases, base_offset) :])
+
+    def load(self, base_offset: Offset) -> None:
+        """Has the entries of a segment in memory, so that cutting it needs no file. Errors: StorageError."""
+        if base_offset in self._bases:
+            with contextlib.suppress(DamagedSegmentError):
+                self.entries(base_offset)
 
     def cut(self, base_offset: Offset, end_offset: Offset) -> None:
         """The segment at `base_offset`, the last one now, was cut at the exclusive log end. Its file goes until it is closed again.

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Syncable(Protocol):
     """What a barrier makes durable: an open file, or one that is opened for that."""
 
+    @property
+    def path(self) -> str: ...
+
     def sync(self) -> None:
         """Make the content durable. Errors: OSError."""
         ...

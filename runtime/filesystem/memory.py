@@ -33,6 +33,9 @@ Operation: TypeAlias = Literal[
 FREE_BYTES_UNLIMITED: Final = 1 << 40
 """What `free_bytes` answers while no capacity is set."""
 
+NEED_ROOM: Final[frozenset[Operation]] = frozenset({"create", "write", "rename", "make_directory"})
+"""What may fail on a full disk: a name takes room in its folder, too."""
+
 
 class SimulatedCrashError(BaseException):
     """The process dies here. No `except Exception` may stop it; the simulation catches it and calls crash_process or power_cut."""
@@ -174,6 +177,7 @@ class MemoryFileSystem:
     `capacity_bytes` may be set at any time; None is no limit. `cold_read_probability` is the share of `nowait` reads that fail.
     `open_files_max` is how many handles may be alive (RLIMIT_NOFILE); an open or a sync of a folder beyond it fails with EMFILE.
     `fault_counts` counts the faults that had an effect, by kind: a simulation that never lost a write has tested nothing.
+    `lacks_room` is asked before each operation that may need room (`NEED_ROOM`), with the path: True lets it fail with ENOSPC.
     `operation_count` counts what may change the disk; before number `crash_at` (None: never) takes effect, `on_crash` is called and
     the operation raises SimulatedCrashError, as does every later one: nothing more changes until crash_process or power_cut.
     """
@@ -188,6 +192,7 @@ class MemoryFileSystem:
         self.operation_count = 0
         self.crash_at: int | None = None
         self.on_crash: Callable[[], None] = lambda: None
+        self.lacks_room: Callable[[Operation, str], bool] | None = None
         self.lives_count = 0
         self._crashed = False
         self._root = Folder()
@@ -207,6 +212,7 @@ class MemoryFileSystem:
     def clear_faults(self) -> None:
         """Take back the faults that have not struck yet, and the crash that has not come."""
         self._faults.clear()
+        self.lacks_room = None
         self.crash_at = None
         self._crashed = False
 
@@ -242,6 +248,9 @@ class MemoryFileSystem:
                     self.fault_counts["crash"] += 1
                     self.on_crash()
                 raise SimulatedCrashError(f"before {operation} of {path}, operation {self.operation_count}")
+        if self.lacks_room is not None and operation in NEED_ROOM and self.lacks_room(operation, path):
+            self.fault_counts["no_space"] += 1
+            raise _error(errno.ENOSPC, path)
         for fault in self._faults:
             if fault.operation == operation and fault.path_contains in path:
                 fault.remaining_count -= 1

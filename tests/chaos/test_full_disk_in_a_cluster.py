@@ -5,6 +5,7 @@ Full is not broken: a leader refuses what it can't write and serves what it has,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -62,6 +63,13 @@ class Ballast:
         size = status.f_bavail * status.f_frsize - ROOM_BYTES
         assert size > 0
         self._path.write_bytes(bytes(size))
+
+    def fill_up(self) -> None:
+        """Leave no room at all."""
+        with self._path.open("ab", buffering=0) as file:
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
 
     def throw_out(self) -> None:
         self._path.unlink()
@@ -134,4 +142,43 @@ async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
             return row.error_code == ErrorCode.NONE and end - 1 in records
 
         await cluster.until("broker 3 serves all of it", served)
+        cluster.check_no_faults()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(tmp_path: Path, disk: Path, *, restarts: bool) -> None:
+    """Its log begins again where the leader's does, which needs an epochs file and checkpoints: they are written when there is room.
+
+    A start on the full disk, after SIGKILL, finds all of it too.
+    """
+    cluster = ClusterProcesses(tmp_path)
+    cluster.directories[3] = disk / "log"
+    async with cluster:
+        await cluster.create_topic(TOPIC, [[1, 2, 3]])
+        ballast = Ballast(disk)
+        ballast.drop_in()
+        end = 0
+        for _ in range(2 * ROOM_BYTES // len(RECORD)):
+            end = await until_acknowledged(cluster, 1) + 1
+        await cluster.until_in_sync(TOPIC, members={1, 2})
+        ballast.fill_up()
+        assert (await cluster.delete(1, TOPIC, end)).error_code == ErrorCode.NONE, cluster.tail()
+
+        async def begins_again() -> bool:
+            return any(line.get("event") == "log begins anew where its leader's does" for line in cluster.brokers[3].lines)
+
+        await cluster.until("broker 3 empties its log", begins_again)
+        cluster.check_no_faults()
+        if restarts:
+            await cluster.kill(3)
+            await cluster.start(3)
+        ballast.throw_out()
+        end = await until_acknowledged(cluster, 1) + 1
+        await cluster.until_in_sync(TOPIC)
+
+        async def served() -> bool:
+            row, records = await cluster.fetch(3, TOPIC, end - 1)
+            return row.error_code == ErrorCode.NONE and list(records) == [end - 1]
+
+        await cluster.until("broker 3 serves what came since", served)
         cluster.check_no_faults()

@@ -105,6 +105,7 @@ class CompactedLog:
         self.committer = StepwiseCommitter(filesystem)
         self.worker = StepwiseWorker(filesystem)
         self.failures: list[OSError | StorageError] = []
+        self.stalled: list[Callable[[], None]] = []
         self.removed: list[RemovedSegment] = []
         self.reports: list[CleaningReport] = []
         self.log = create_log(filesystem, DIRECTORY, config, topic_partition=TopicPartition("t", 0), topic_id=bytes(16), now_ms=self.now_ms)
@@ -173,6 +174,7 @@ class CompactedLog:
             worker=self.worker,
             is_here=lambda log: log is self.log,
             remove_later=lambda _log, removed: self.removed.extend(removed),
+            retry_later=self.stalled.append,
             on_failure=self.failures.append,
         )
         cleaning = LogCleaning(self.log, place, self.reports.append)

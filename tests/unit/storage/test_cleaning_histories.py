@@ -41,6 +41,8 @@ class History:
         self.open: dict[int, list[int]] = {}
         self.sequences: dict[int, int] = {}
         self.aborted: set[int] = set()
+        self.agreed_end = 0
+        """What was committed when the log was compacted: a marker below may have let an aborted record go, so that marker stays."""
 
     def apply(self, operation: tuple[object, ...]) -> None:
         getattr(self, "do_" + str(operation[0]))(*operation[1:])
@@ -72,7 +74,9 @@ class History:
         self.log.now_ms += later_ms
         self.log.flush()
         report = self.log.clean(entries)
-        assert report is None or report.done is not None
+        if report is not None:
+            assert report.done is not None
+            self.agreed_end = self.log.log.high_watermark
 
     def do_restart(self, clean: bool) -> None:  # noqa: FBT001
         self.log.flush()
@@ -95,7 +99,7 @@ class History:
     def do_truncate(self, percent: int) -> None:
         """No record that has been compacted away may be needed again: replicas agree on what is committed."""
         log = self.log.log
-        low = max(log.log_start_offset, log.swaps.cleaned_to or 0)
+        low = max(log.log_start_offset, log.swaps.cleaned_to or 0, self.agreed_end)
         if self.open or percent > 50 or low > log.log_end_offset:
             return
         truncation = log.truncate_to(low + (log.log_end_offset - low) * percent // 50, now_ms=self.log.now_ms)

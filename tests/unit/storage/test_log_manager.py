@@ -36,8 +36,8 @@ from lowtide.storage.directory_opening import KnownTopic
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log_manager import LogManager, LogManagerSettings
-from lowtide.storage.log_start import journal_path
 from lowtide.storage.log_start_format import JOURNAL_NAME
+from lowtide.storage.log_start_loading import journal_path
 from lowtide.storage.validator import ValidatedBatch, ValidationRules, validate_produce
 
 CLUSTER = "our-cluster"
@@ -85,18 +85,23 @@ class SteppedCommitter:
                 self._carry_out(barrier)
             except OSError as error:
                 outcome = error
-                if error.errno != errno.ENOENT:
-                    self.failure = error
         on_done(outcome)
 
     def _carry_out(self, barrier: Barrier) -> None:
-        for file in barrier.files:
-            file.sync()
-            self.syncs += 1
+        self._sync([file.sync for file in barrier.files])
         for source, target in barrier.renames:
             self.filesystem.rename(source, target)
-        for directory in barrier.directories:
-            self.filesystem.sync_directory(directory)
+        self._sync([partial(self.filesystem.sync_directory, directory) for directory in barrier.directories])
+
+    def _sync(self, syncs: list[Callable[[], None]]) -> None:
+        """Only a failed sync is the end of a committer."""
+        for sync in syncs:
+            try:
+                sync()
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    self.failure = error
+                raise
             self.syncs += 1
 
 

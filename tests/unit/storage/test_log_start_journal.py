@@ -19,8 +19,9 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem, MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, decode_offsets, encode_offsets
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log_start import JournalHooks, LogStartJournal, journal_path
+from lowtide.storage.log_start import JournalHooks, LogStartJournal
 from lowtide.storage.log_start_format import JOURNAL_NAME, MINIMUM_CAPACITY, REMOVED
+from lowtide.storage.log_start_loading import journal_path
 
 DIRECTORY = "/logs"
 TOPICS = {b"topic-a-16-bytes": "a", b"topic-b-16-bytes": "b"}

@@ -19,8 +19,9 @@ from lowtide.storage.checkpoint import (
 )
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory
-from lowtide.storage.log_start import JournalHooks, LogStartJournal, journal_path
+from lowtide.storage.log_start import JournalHooks, LogStartJournal
 from lowtide.storage.log_start_format import JOURNAL_NAME
+from lowtide.storage.log_start_loading import journal_path
 from lowtide.storage.log_start_repair import repair
 
 DIRECTORY = "/logs"
