@@ -75,7 +75,13 @@ class DirectoryDeletions:
         names = []
         for key, is_deleted in keys.items():
             name = (deleted_folder_name if is_deleted else stray_folder_name)(key, self._ports.random)
-            self._ports.filesystem.rename(f"{self._path}/{key}", f"{self._path}/{name}")
+            try:
+                self._ports.filesystem.rename(f"{self._path}/{key}", f"{self._path}/{name}")
+            except OSError as error:
+                if not (is_deleted and is_passing(error)):
+                    raise
+                self._ports.filesystem.remove_tree(f"{self._path}/{key}")  # There is no room for another name.
+                continue
             names += [name] if is_deleted else []
         if keys:
             self._ports.filesystem.sync_directory(self._path)
