@@ -18,6 +18,7 @@ from lowtide.broker.config_groups import check_consumer_groups
 from lowtide.broker.config_key import LISTENER_PREFIX, ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
 from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config_keys_groups import GROUP_KEYS
+from lowtide.broker.config_keys_own import OWN_KEYS
 from lowtide.broker.config_keys_remote import REMOTE_KEYS
 from lowtide.broker.config_keys_security import SECURITY_KEYS
 from lowtide.broker.config_keys_server import SERVER_KEYS
@@ -31,7 +32,7 @@ from lowtide.protocol.api_keys import ApiKey
 __all__ = ["BROKER_KEYS", "BrokerConfig", "ConfigError", "Given", "Listener", "broker_key", "load_config"]
 
 BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
-    {key.name: key for table in (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS) for key in table}
+    {key.name: key for table in (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS, OWN_KEYS) for key in table}
 )
 """All keys of a broker by name, but for those whose names have a free part (`broker_key`)."""
 
@@ -66,6 +67,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     socket_request_max_bytes: int
     queued_max_request_bytes: int
     """At least `socket_request_max_bytes`; no limit is the largest number there is."""
+    request_decompressed_max_bytes: int
     connections_max_idle_ms: int
     """No limit is the largest number there is."""
     max_connections: int
@@ -178,6 +180,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
         min_insync_replicas=_number(values, "min.insync.replicas"),
         socket_request_max_bytes=_number(values, "socket.request.max.bytes"),
         queued_max_request_bytes=_request_memory(values),
+        request_decompressed_max_bytes=_number(values, "lowtide.request.decompressed.max.bytes"),
         connections_max_idle_ms=_limit(values, "connections.max.idle.ms"),
         max_connections=_number(values, "max.connections"),
         max_connections_per_ip=_number(values, "max.connections.per.ip"),

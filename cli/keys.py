@@ -12,6 +12,7 @@ from lowtide.broker.config_key import ConfigKey
 from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config_keys_groups import GROUP_KEYS
 from lowtide.broker.config_keys_of_groups import KEYS_OF_GROUPS
+from lowtide.broker.config_keys_own import OWN_KEYS
 from lowtide.broker.config_keys_remote import REMOTE_KEYS
 from lowtide.broker.config_keys_security import SECURITY_KEYS
 from lowtide.broker.config_keys_server import SERVER_KEYS
@@ -78,7 +79,7 @@ def _own_keys() -> str:
             f"| `{MAX_VERSION_PREFIX}{name}` | from {spec.min_version} to {spec.max_version} | The highest version of {name} to offer; "
             f"`--max-version {name}={spec.max_version}` says the same. |\n"
         )
-    return "".join(rows)
+    return "".join([*rows, "\n", _table(OWN_KEYS)])
 
 
 def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:

@@ -39,15 +39,21 @@ from lowtide.protocol.records import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
+from lowtide.storage.decompression_room import RoomUsedUpError
 from lowtide.storage.record_walk import RecordStep, iterate_steps, renumber_records, walk_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lowtide.storage.decompression_room import DecompressionRoom
+
 _SMALLEST_MESSAGE_LENGTH = 14
 """The shortest length Kafka's splitter of record sets takes for one, that of an empty magic 0 message (`LegacyRecord`)."""
 
 _BYTES_UP_TO_MAGIC = MAGIC_POSITION + 1
+
+MAX_RECORDS = 1_000_000
+"""Records of one batch, for compressed ones cost a sender nothing. Clients write ten thousand; Kafka's bound is the batch's size."""
 
 _MAX_RECORD_ERRORS = 1000
 """Record errors told for one batch; Kafka has no bound, and a batch of empty records would make an answer larger than itself."""
@@ -120,6 +126,7 @@ class ValidatedBatch(msgspec.Struct, gc=False):
     `tail` holds its bytes from the magic (position 16) on; the log writes base offset, batch length (`size_bytes` - 12) and leader
     epoch before them. Its parts may be views into the request's buffer: they are to be written before that is used again.
     `max_timestamp` is the stored one; the first record that has it is `offset_delta_of_max_timestamp` behind the base offset.
+    `decompressed_bytes`: what its records were decompressed to; 0 where they were not compressed.
     """
 
     size_bytes: int
@@ -133,6 +140,7 @@ class ValidatedBatch(msgspec.Struct, gc=False):
     base_sequence: int
     attributes: int
     tail: tuple[Buffer, ...]
+    decompressed_bytes: int = 0
 
     @property
     def is_transactional(self) -> bool:
@@ -146,11 +154,12 @@ class ValidatedBatch(msgspec.Struct, gc=False):
 
 
 def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes through here and two calls
-    records: Buffer | None, rules: ValidationRules, now_ms: int
+    records: Buffer | None, rules: ValidationRules, now_ms: int, room: DecompressionRoom | None = None
 ) -> ValidatedBatch | Rejection | None:
     """Check the records that a client sent to one partition: exactly one sound batch, or the reason why not.
 
     `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime. None where it takes longer than the rules want.
+    `room` is where a thread decompresses; nothing of it is in the outcome.
     Errors: none are raised for anything a client can send.
     Source: KIP-98, `LogValidator`.
     """
@@ -171,7 +180,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         or size > rules.max_message_bytes
         or crc32c(view[ATTRIBUTES_POSITION:size]) != crc
         or last_offset_delta + 1 != record_count
-        or record_count <= 0
+        or not 0 < record_count <= MAX_RECORDS
         or attributes & CONTROL_BIT
         or (producer_id >= 0 and base_sequence < 0)
         or codec > _ZSTD
@@ -182,12 +191,10 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     payload: Buffer = view[RECORD_BATCH_OVERHEAD:size]
     try:
         if codec:
-            payload = decompress(Compression(codec), payload, max_bytes=min(rules.max_decompressed_bytes, rules.quick_bytes))
+            payload = _decompressed(codec, payload, rules, room)
         walk = walk_records(payload, record_count)
-    except DecompressedTooLargeError as error:
-        return _rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error)) if rules.quick_bytes >= rules.max_decompressed_bytes else None
     except ProtocolError as error:
-        return _rejected(ErrorCode.INVALID_RECORD, str(error), found_in_log=True)
+        return _unreadable(error, rules)
     earliest = base_timestamp + walk.min_timestamp_delta
     latest = base_timestamp + walk.max_timestamp_delta
     if (
@@ -202,7 +209,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
             return rejection
     batch = ValidatedBatch(
         size, last_offset_delta, record_count, latest, walk.max_timestamp_index, base_timestamp,
-        producer_id, producer_epoch, base_sequence, attributes, (),
+        producer_id, producer_epoch, base_sequence, attributes, (), len(payload) if codec else 0,
     )  # fmt: skip
     if (
         latest == max_timestamp >= _NO_TIMESTAMP
@@ -215,6 +222,21 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         return batch
     stored = view[RECORD_BATCH_OVERHEAD:size]
     return _correct(batch, stored, payload, rules, in_order=walk.in_order, now_ms=now_ms)
+
+
+def _decompressed(codec: int, payload: Buffer, rules: ValidationRules, room: DecompressionRoom | None) -> Buffer:
+    if room is None:
+        return decompress(Compression(codec), payload, max_bytes=min(rules.max_decompressed_bytes, rules.quick_bytes))
+    return room.decompress(Compression(codec), payload, rules.max_decompressed_bytes)
+
+
+def _unreadable(error: ProtocolError, rules: ValidationRules) -> Rejection | None:
+    """None where the records only take long to decompress."""
+    if isinstance(error, DecompressedTooLargeError):
+        return _rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error)) if rules.quick_bytes >= rules.max_decompressed_bytes else None
+    if isinstance(error, RoomUsedUpError):  # The code lets the client send it again.
+        return _rejected(ErrorCode.NOT_ENOUGH_REPLICAS, str(error))
+    return _rejected(ErrorCode.INVALID_RECORD, str(error), found_in_log=True)
 
 
 def _rejected(code: ErrorCode, message: str, *, found_in_log: bool = False) -> Rejection:
@@ -282,6 +304,8 @@ def _reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
         return _rejected(ErrorCode.CORRUPT_MESSAGE, "the CRC is wrong")
     if last < 0 or count <= 0 or last + 1 != count:
         reason = f"the last offset delta {last} does not fit {count} records"
+    elif count > MAX_RECORDS:
+        return _rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {count} records, at most {MAX_RECORDS} are allowed")
     elif header.is_control:
         reason = "clients may not write control batches"
     elif header.producer_id >= 0 and header.base_sequence < 0:
@@ -342,6 +366,9 @@ def _correct(
     if not in_order:
         payload = renumber_records(payload, batch.record_count)
     if not in_order or target is not codec:
+        if target is Compression.NONE and len(payload) > rules.max_message_bytes - RECORD_BATCH_OVERHEAD:
+            size = RECORD_BATCH_OVERHEAD + len(payload)
+            return _rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes without compression")
         stored = compress(target, payload)
         batch.size_bytes = RECORD_BATCH_OVERHEAD + len(stored)
         if batch.size_bytes > rules.max_message_bytes:

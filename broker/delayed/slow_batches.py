@@ -13,15 +13,24 @@ import msgspec
 
 from lowtide.broker.coordinator.verification import Question
 from lowtide.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse
+from lowtide.protocol.records import ATTRIBUTES_POSITION, COMPRESSION_BITS
 from lowtide.replication.partition import Partition
+from lowtide.storage.decompression_room import DecompressionRoom
 from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
 from lowtide.storage.verifications import Verification
 
 LARGE_BYTES: Final = 4 << 20
 """A larger batch is slow, whatever is in it: its checksum alone takes a millisecond and more."""
 
-_ROW_BYTES: Final = 200
+ROW_BYTES: Final = 200
 """What a batch that waits takes besides its bytes, about."""
+
+
+class KeptFrame(msgspec.Struct):
+    """A large frame that batches of its request keep; it is given back with the last of them."""
+
+    frame: Any
+    users: int = 0
 
 
 class SlowBatch(msgspec.Struct):
@@ -40,6 +49,8 @@ class SlowBatch(msgspec.Struct):
     """What the transaction's coordinator is to be asked first; `guard` is the verification that has to hold then."""
     guard: Verification | None = None
     kept_bytes: int = 0
+    """What it takes by itself: a copy, if its frame is not kept."""
+    kept_frame: KeptFrame | None = None
 
     def renew(self) -> None:
         """Begin the verification again, for another attempt to ask."""
@@ -50,9 +61,31 @@ class SlowBatch(msgspec.Struct):
             asked.producer_id, asked.producer_epoch, guard.lowest_sequence, adds_itself=guard.adds_itself, now_ms=guard.began_ms
         )
 
-    def check(self) -> ValidatedBatch | Rejection | None:
-        """In the worker: touches nothing but the bytes."""
-        return validate_produce(self.records, self.rules, self.now_ms)
+    def keep(self, others: list[SlowBatch]) -> int:
+        """Keep it beyond the callback that brought it; `others` are of its request. Returns what that costs more."""
+        self.kept_bytes = ROW_BYTES
+        frame = self.records.obj if isinstance(self.records, memoryview) else self.records
+        if not isinstance(frame, mmap):
+            self.records = bytes(self.records)
+            self.kept_bytes += len(self.records)
+            return self.kept_bytes
+        shared = next((other.kept_frame for other in others if other.kept_frame is not None and other.kept_frame.frame is frame), None)
+        self.kept_frame = shared or KeptFrame(frame)
+        self.kept_frame.users += 1
+        return self.kept_bytes + (len(frame) if shared is None else 0)
+
+    def release(self) -> int:
+        """It is not kept any more: returns what that gives back."""
+        kept_bytes, self.kept_bytes = self.kept_bytes, 0
+        kept, self.kept_frame = self.kept_frame, None
+        if kept is not None:
+            kept.users -= 1
+            kept_bytes += len(kept.frame) if not kept.users else 0
+        return kept_bytes
+
+    def check(self, room: DecompressionRoom | None = None) -> ValidatedBatch | Rejection | None:
+        """In the worker: touches nothing but the bytes, and `room`."""
+        return validate_produce(self.records, self.rules, self.now_ms, room)
 
 
 class Rest(msgspec.Struct):
@@ -63,13 +96,18 @@ class Rest(msgspec.Struct):
     results: list[PartitionProduceResponse]
 
 
+def is_compressed(records: Any) -> bool:
+    """Whether what a client sent as a batch is marked as compressed."""
+    return records is not None and len(records) > ATTRIBUTES_POSITION + 1 and records[ATTRIBUTES_POSITION + 1] & COMPRESSION_BITS != 0
+
+
 def kept(records: Any) -> tuple[Any, int]:
     """A batch that may be kept beyond the callback that brought it, and what that costs.
 
     A large frame is counted whole; anything else is copied.
     """
     frame = records.obj if isinstance(records, memoryview) else records
-    return (records, len(frame) + _ROW_BYTES) if isinstance(frame, mmap) else (bytes(records), len(records) + _ROW_BYTES)
+    return (records, len(frame) + ROW_BYTES) if isinstance(frame, mmap) else (bytes(records), len(records) + ROW_BYTES)
 
 
 def keep(rest: list[Rest]) -> int:
@@ -79,6 +117,6 @@ def keep(rest: list[Rest]) -> int:
         if row.records is not None:
             records, kept_bytes = kept(row.records)
             if records is row.records:  # All of one frame.
-                return kept_bytes + len(rows) * _ROW_BYTES
+                return kept_bytes + len(rows) * ROW_BYTES
             row.records = records
-    return sum(len(row.records or b"") for row in rows) + len(rows) * _ROW_BYTES
+    return sum(len(row.records or b"") for row in rows) + len(rows) * ROW_BYTES

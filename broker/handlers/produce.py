@@ -29,8 +29,9 @@ from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.coordinator.verification import AskedTransaction, Question, TransactionVerifier, told_to_producer
+from lowtide.broker.delayed.batch_checks import BatchChecks
 from lowtide.broker.delayed.produce import DelayedProduce, ProduceWait
-from lowtide.broker.delayed.slow_batches import LARGE_BYTES, Rest, SlowBatch, keep, kept
+from lowtide.broker.delayed.slow_batches import LARGE_BYTES, Rest, SlowBatch, is_compressed, keep
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.endpoints import endpoints_for
 from lowtide.broker.pending import NO_ANSWER, Pending
@@ -50,8 +51,8 @@ from lowtide.protocol.messages.produce import (
 )
 from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, TopicId
-from lowtide.replication.partition import Partition
-from lowtide.storage.validator import Rejection, ValidatedBatch, validate_produce
+from lowtide.replication.partition import QUICK_BYTES, Partition
+from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
 from lowtide.storage.verifications import Verification
 
 _ZSTD_SINCE = 7
@@ -63,8 +64,10 @@ _ACKS_ALL = -1
 _QUICK_BYTES = 64 << 10
 """A batch of a transaction that waited for its coordinator is checked in the loop if it isn't larger."""
 
-SLOW_BYTES_MAX = 64 << 20
-"""What is kept of requests that wait for the worker, or are worked on in slices; beyond it the loop is held, for memory must not grow."""
+_QUICK_REQUEST_BYTES = 4 << 20
+"""What the batches of one request may decompress to in the loop; the worker checks those that follow."""
+
+_NO_ROOM = "too many requests wait to be checked"
 
 REQUEST_MS = 5
 """How long one request is worked on at a time; what is left then is done in slices."""
@@ -121,6 +124,11 @@ class ProduceHandler:
         """What of the request at hand the worker has to check; empty between requests."""
         self._slow_bytes = 0
         """What is kept of all requests that wait for the worker, or are worked on in slices."""
+        self._slow_bytes_max = broker.config.queued_max_request_bytes
+        """Beyond that what would be kept is refused: memory must not grow, and the loop not be held."""
+        self._quick_bytes = 0
+        """What the batches of the request at hand may still decompress to in the loop."""
+        self._checks = BatchChecks(broker.worker, broker.config.request_decompressed_max_bytes)
         self._rest: list[Rest] = []
         """What of the request at hand is to be done in slices; empty between requests."""
         self._ends_ms = 0
@@ -129,7 +137,7 @@ class ProduceHandler:
     def handle(self, request: ProduceRequest, context: RequestContext) -> ProduceResponse | Pending[ProduceResponse] | None:
         """Append every batch of the request; answer, or promise to when a flush is due."""
         now_ms, topics = self._clock.wall_ms(), request.topic_data
-        self._ends_ms = 0
+        self._ends_ms, self._quick_bytes = 0, _QUICK_REQUEST_BYTES
         self._acks, self._misdirected, self._transactional_id = request.acks, False, request.transactional_id
         if len(topics) != 1 or len(topics[0].partition_data) != 1:
             topics = _once_each(topics)
@@ -153,7 +161,7 @@ class ProduceHandler:
     def _forget_request(self) -> None:
         """It has failed inside: nothing of it may be taken for a part of the next one."""
         self._waits, self._rest = [], []
-        self._slow_bytes -= sum(batch.kept_bytes for batch in self._slow)
+        self._slow_bytes -= sum(batch.release() for batch in self._slow)
         self._slow = []
 
     def _handle_in_slices(
@@ -163,19 +171,24 @@ class ProduceHandler:
         rest, self._rest = self._rest, []
         slow, self._slow = self._slow, []
         waits, self._waits = self._waits, []
-        misdirected = self._misdirected
-        kept_bytes = keep(rest) if self._slow_bytes <= SLOW_BYTES_MAX else 0
+        misdirected, quick_bytes = self._misdirected, self._quick_bytes
+        if self._slow_bytes > self._slow_bytes_max:
+            for left in rest:
+                left.results.extend(_failed(row.index, ErrorCode.NOT_ENOUGH_REPLICAS, message=_NO_ROOM) for row in left.rows)
+                left.rows = []
+        kept_bytes = keep(rest)
         self._slow_bytes += kept_bytes
         pending: Pending[ProduceResponse] = Pending(holds_connection=True)
 
         def steps() -> Iterator[None]:
-            nonlocal misdirected, kept_bytes
+            nonlocal misdirected, kept_bytes, quick_bytes
             for left in rest:
                 for row in left.rows:
                     self._acks, self._misdirected, self._transactional_id = request.acks, misdirected, request.transactional_id
+                    self._quick_bytes = quick_bytes
                     left.results.append(self._append(left.topic, row.index, row.records, context.api_version, now_ms))
                     row.records = None
-                    misdirected = self._misdirected
+                    misdirected, quick_bytes = self._misdirected, self._quick_bytes
                     if self._waits or self._slow:
                         waits.extend(self._waits)
                         slow.extend(self._slow)
@@ -199,11 +212,7 @@ class ProduceHandler:
             self._forget_request()
             pending.fail()
 
-        if kept_bytes:
-            self._replicas.slices.run(steps(), lambda: True, fail)
-        else:
-            for _ in steps():
-                pass
+        self._replicas.slices.run(steps(), lambda: True, fail)
         return pending
 
     def _answer_nothing(self, responses: list[TopicProduceResponse], context: RequestContext) -> None:
@@ -232,6 +241,7 @@ class ProduceHandler:
         waits, self._waits = self._waits, []
         pending: Pending[ProduceResponse] = Pending(holds_connection=True)
         rows: dict[int, PartitionProduceResponse] = {}
+        checks = self._checks.begin()
 
         def finish() -> None:
             for topic in responses:
@@ -245,7 +255,7 @@ class ProduceHandler:
             _pass_on(answer, pending)
 
         def on_checked(batch: SlowBatch, outcome: Any) -> None:
-            self._slow_bytes -= batch.kept_bytes
+            self._slow_bytes -= batch.release()
             if pending.done:
                 return
             try:
@@ -272,13 +282,13 @@ class ProduceHandler:
             elif len(batch.records) <= _QUICK_BYTES:
                 on_checked(batch, batch.check())
             else:
-                self._worker.submit(batch.check, partial(on_checked, batch))
+                checks.submit(batch, on_checked)
 
         for batch in slow:
             if batch.question is not None:
                 self._verifier.ask(batch.question, batch.renew, partial(on_verified, batch))
             else:
-                self._worker.submit(batch.check, partial(on_checked, batch))
+                checks.submit(batch, on_checked)
         return pending
 
     def _append_slow(
@@ -303,11 +313,10 @@ class ProduceHandler:
         return _failed(batch.placeholder.index, told_to_producer(error, knows_abortable=batch.version >= _ABORTABLE_SINCE, adds=adds))
 
     def _put_off(self, batch: SlowBatch) -> PartitionProduceResponse:
-        """Leave a batch to the worker; where that has enough to do the check holds the loop, for memory must not grow without end."""
-        if self._slow_bytes > SLOW_BYTES_MAX:
-            return self._append_slow(batch, batch.check())
-        batch.records, batch.kept_bytes = kept(batch.records)
-        self._slow_bytes += batch.kept_bytes
+        """Leave a batch to the worker; where that has enough to do it is refused, and its client sends it again."""
+        if self._slow_bytes > self._slow_bytes_max:
+            return _failed(batch.placeholder.index, ErrorCode.NOT_ENOUGH_REPLICAS, message=_NO_ROOM)
+        self._slow_bytes += batch.keep(self._slow)
         self._slow.append(batch)
         return batch.placeholder
 
@@ -354,7 +363,7 @@ class ProduceHandler:
         rules = partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = checked
         if batch is None and (records is None or not LARGE_BYTES < len(records) <= rules.max_message_bytes):
-            batch = validate_produce(records, rules, now_ms)
+            batch = validate_produce(records, rules, now_ms) if not self._ends_ms else self._check_one_of_many(records, rules, now_ms)
         if batch is None:
             placeholder = _failed(index, ErrorCode.NONE)
             return self._put_off(
@@ -387,6 +396,16 @@ class ProduceHandler:
         if flush_is_due or commits:
             self._waits.append(ProduceWait(partition, partition.leader_epoch, end_offset, response, flush_is_due, commits))
         return response
+
+    def _check_one_of_many(self, records: Any, rules: ValidationRules, now_ms: int) -> ValidatedBatch | Rejection | None:
+        """Check a batch of a request that has several: None also where those before it have decompressed to much."""
+        if not is_compressed(records):
+            return validate_produce(records, rules, now_ms)
+        if self._quick_bytes <= 0:
+            return None
+        batch = validate_produce(records, rules, now_ms)
+        self._quick_bytes -= batch.decompressed_bytes if isinstance(batch, ValidatedBatch) else QUICK_BYTES
+        return batch
 
     def _check_transaction(  # noqa: PLR0911 - one return for each answer
         self, partition: Partition, batch: ValidatedBatch, records: Any, version: int, now_ms: int, guard: Verification | None
@@ -424,8 +443,6 @@ class ProduceHandler:
             question,
             guard,
         )
-        if self._slow_bytes > SLOW_BYTES_MAX:
-            return _failed(key.partition, ErrorCode.NOT_ENOUGH_REPLICAS)
         return self._put_off(waits)
 
     def _misdirect(self, index: int, error: ErrorCode) -> PartitionProduceResponse:

@@ -15,6 +15,7 @@ from lowtide.broker.config_describe import (
     describe_topic_defaults,
 )
 from lowtide.broker.config_dynamic import DYNAMIC_KEYS, BrokerConfigs
+from lowtide.broker.config_keys_own import OWN_KEYS
 from lowtide.broker.config_topics import ConfigSource, describe_topic_configs
 from lowtide.metadata.image import ConfigImage, MetadataImage
 
@@ -187,7 +188,7 @@ def test_secrets_are_not_told() -> None:
 def test_no_keys_are_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
     assert len(describe_topic(defaults, {}, wanted)) == 37
-    assert len(describe_broker(running(), wanted)) == 348
+    assert len(describe_broker(running(), wanted)) == 348 + len(OWN_KEYS)
 
 
 def test_keys_that_are_wanted_and_exist() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.config_keys_own import OWN_KEYS
 from lowtide.broker.config_requests import ResourceType
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
@@ -191,7 +192,7 @@ def test_descriptions_by_kind() -> None:
         assert [(row.resource_type, row.resource_name) for row in answer.results] == [row[:2] for row in rows]
         assert [(row.error_code, len(row.configs)) for row in answer.results] == [
             (NONE, 37), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
-            (NONE, 348), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
+            (NONE, 348 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
             (NONE, 0), (INVALID_REQUEST, 0), (NONE, 0), (INVALID_REQUEST, 0),
             (NONE, 3), (INVALID_REQUEST, 0),
         ]  # fmt: skip

@@ -10,12 +10,13 @@ from lowtide.broker.config import BROKER_KEYS
 from lowtide.broker.config_key import HIDDEN, ConfigError, ConfigKey, Matching, OneOf, Range, Type, at_least, value_text
 from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config_keys_groups import GROUP_KEYS
+from lowtide.broker.config_keys_own import OWN_KEYS
 from lowtide.broker.config_keys_remote import REMOTE_KEYS
 from lowtide.broker.config_keys_security import SECURITY_KEYS
 from lowtide.broker.config_keys_server import SERVER_KEYS
 from lowtide.broker.config_keys_topics import TOPIC_KEYS
 
-TABLES = (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS)
+TABLES = (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS, OWN_KEYS)
 KEYS = [key for table in (*TABLES, TOPIC_KEYS) for key in table]
 ONE_OF_EACH = {
     Type.BOOLEAN: ("true", True),
@@ -47,7 +48,9 @@ def test_all_keys_of_kafka_4_3_are_known():
     One more is of Kafka's before 4.0, and two are such as Kafka can only set while it runs. KIP-47 and KIP-68, which Kafka hasn't taken,
     have five for brokers and four for topics.
     """
-    assert (len(BROKER_KEYS), len(TOPIC_KEYS)) == (360 + 3 + 5, 34 + 4)
+    kafka = [name for name in BROKER_KEYS if not name.startswith("lowtide.")]
+    assert (len(kafka), len(TOPIC_KEYS)) == (360 + 3 + 5, 34 + 4)
+    assert len(BROKER_KEYS) == len(kafka) + len(OWN_KEYS)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{key.scope.value}-{key.name}")

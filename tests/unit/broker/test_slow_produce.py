@@ -39,7 +39,8 @@ PARTITIONS = 100
 SMALL = build_batch([(1, None, b"small", ())])
 MANY = build_batch([(1, None, b"", ())] * (QUICK_RECORDS + 1))
 BOMB = build_batch([(1, None, bytes(QUICK_BYTES), ())], compression=Compression.ZSTD)
-BROKEN = build_batch([(1, None, bytes(QUICK_BYTES), ())] * 40, compression=Compression.ZSTD)
+BROKEN = build_batch([(1, None, bytes(QUICK_BYTES), ())] * 129, compression=Compression.ZSTD)
+"""More than a batch may decompress to."""
 
 
 class SteppedWorker:
@@ -178,7 +179,8 @@ def test_one_answer_for_what_is_quick_and_what_is_not() -> None:
         world.worker.step()
         assert not answer.done()
         world.worker.step()
-        assert rows(await answer) == [(ErrorCode.MESSAGE_TOO_LARGE, -1), (ErrorCode.NONE, QUICK_RECORDS + 1)]
+        # The other was not looked at any more, and is to be sent again: a request decompresses to so much, and no more.
+        assert rows(await answer) == [(ErrorCode.MESSAGE_TOO_LARGE, -1), (ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
 
     simulate(run)
 
@@ -307,13 +309,17 @@ def test_what_is_left_of_a_request_that_takes_long_is_appended_in_slices() -> No
 
 def kept_bytes(world: World) -> int:
     """Of requests under way."""
+    return produce_handler_of(world)._slow_bytes
+
+
+def produce_handler_of(world: World) -> ProduceHandler:
     assert world.broker is not None
     assert world.broker._host is not None
     route = world.broker._host.routes[(ApiKey.PRODUCE, 9)]
     assert route is not None
     handler = route.handle.__self__  # type: ignore[attr-defined]
     assert isinstance(handler, ProduceHandler)
-    return handler._slow_bytes
+    return handler
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
@@ -399,15 +405,21 @@ def test_slow_batches_among_what_is_left_go_to_the_worker() -> None:
     simulate(run)
 
 
-def test_where_much_is_kept_the_loop_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory must not grow with the number of clients."""
-    monkeypatch.setattr(produce_handler, "SLOW_BYTES_MAX", -1)
+def test_where_much_is_kept_what_would_be_kept_is_refused() -> None:
+    """Memory must not grow with the number of clients, nor may a check hold the loop. The code lets clients send it again."""
+    refused = (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
 
     async def run(world: World) -> None:
         client = await world.connect()
+        handler = produce_handler_of(world)
+        handler._slow_bytes = handler._slow_bytes_max + 1
+        assert rows(await client.request(produce(SMALL, BOMB), 9)) == [(ErrorCode.NONE, 0), refused]
         let_time_pass(world)
         world.clock.look_costs_ms = 1
-        assert rows(await client.request(produce(*[SMALL] * PARTITIONS), 9)) == [(ErrorCode.NONE, 0)] * PARTITIONS
+        answered = rows(await client.request(produce(*[SMALL] * PARTITIONS), 9))
+        assert set(answered) == {(ErrorCode.NONE, 0), (ErrorCode.NONE, 1), refused}
+        assert answered[-1] == refused
+        handler._slow_bytes -= handler._slow_bytes_max + 1
         assert kept_bytes(world) == 0
 
     simulate(run)
@@ -424,7 +436,8 @@ def test_a_large_frame_is_not_copied_and_a_large_batch_is_checked_by_the_worker(
         answer = client.send(produce(large, too_large, SMALL), 9)
         await asyncio.sleep(1)
         (work, _on_done) = world.worker.waiting[0]
-        assert isinstance(work.__self__.records.obj, mmap)  # type: ignore[attr-defined]
+        (_request, batch) = work.args  # type: ignore[attr-defined]
+        assert isinstance(batch.records.obj, mmap)
         assert kept_bytes(world) > 1_500_000, "all of the frame is kept by a part of it"
         other = await world.connect()
         others = other.send(produce(b"", large, *[bytes(900_000)] * 2), 9)  # Another frame as large.
