@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 _COPY_BELOW_BYTES_PER_RECORD = 4096
 """Bytes are read one by one faster from `bytes` than from a view; above this mean size the copy costs more than it saves."""
 
+_COPY_UP_TO_BYTES = 16 << 20
+"""Copies above that would keep the interpreter's lock for milliseconds."""
+
+HEADERS_MAX = 1_000_000
+"""Headers of all records of a batch, as far as the plain form counts them: each takes it half a microsecond."""
+
 _NONE_LOW, _NONE_HIGH = 1 << 64, -(1 << 64)
 """The smallest and the largest timestamp delta of no records: outside of what 64 bits hold."""
 
@@ -67,6 +73,12 @@ class RecordWalk(msgspec.Struct, gc=False):
     max_timestamp_index: int
     keyless: bool
     in_order: bool
+    headers_left: int = HEADERS_MAX
+    """How many more headers the plain form may look at."""
+
+
+class TooManyHeadersError(ProtocolError):
+    """Records whose headers take the plain form longer than it may."""
 
 
 class RecordStep(msgspec.Struct, gc=False):
@@ -77,18 +89,19 @@ class RecordStep(msgspec.Struct, gc=False):
     keyless: bool
 
 
-def walk_records(records: Buffer, count: int) -> RecordWalk:
+def walk_records(records: Buffer, count: int, headers_max: int = HEADERS_MAX) -> RecordWalk:
     """Walk `count` (at least 1) records that must fill `records` exactly.
 
-    Errors: ProtocolError when they do not, or when one of them contradicts its own length.
+    Errors: ProtocolError when they do not, or when one of them contradicts its own length; TooManyHeadersError when the plain form is
+    needed and there are more than `headers_max` headers.
     """
     if native.compiled is not None:
         found = native.compiled.walk_records(records, count)
         if found is not None:
             return RecordWalk(*found)
     size = len(records)
-    payload = bytes(records) if size < count * _COPY_BELOW_BYTES_PER_RECORD else records
-    walk = RecordWalk(_NONE_LOW, _NONE_HIGH, 0, False, True)  # Without names, which cost as much as the walk of a record.
+    payload = bytes(records) if size < min(count * _COPY_BELOW_BYTES_PER_RECORD, _COPY_UP_TO_BYTES) else records
+    walk = RecordWalk(_NONE_LOW, _NONE_HIGH, 0, False, True, headers_max)  # Without names, which cost as much as the walk of a record.
     index = position = 0
     block = _FIRST_BLOCK
     try:
@@ -111,6 +124,7 @@ def walk_records(records: Buffer, count: int) -> RecordWalk:
         raise ProtocolError(f"the records end before the last of {count}") from None
     if position != size:
         raise ProtocolError(f"{size - position} bytes follow the last of {count} records")
+    walk.headers_left = HEADERS_MAX  # As the compiled form leaves it.
     return walk
 
 
@@ -179,7 +193,7 @@ def _walk_block(  # noqa: PLR0912, PLR0915 - unrolled: a call per field would do
         raw = payload[position]
         position += 1
         if raw:
-            position = _skip_headers(payload, position - 1)
+            position = _skip_headers(payload, position - 1, walk)
         if (position - start) << 1 != length:
             raise ProtocolError(f"record {number} is {position - start} bytes long, its length in zigzag form is {length}")
     walk.min_timestamp_delta = lowest
@@ -279,11 +293,14 @@ def _refuse_length(raw: int) -> NoReturn:
     raise ProtocolError(f"a key or value has the length {-(raw >> 1) - 1}")
 
 
-def _skip_headers(payload: Buffer, position: int) -> int:
+def _skip_headers(payload: Buffer, position: int, walk: RecordWalk) -> int:
     """Check the headers that begin, with their count, at `position`, and return where they end."""
     count, position = _finish_varint(payload, position, 0, 0)
     if count & 1:
         raise ProtocolError(f"a record has {-(count >> 1) - 1} headers")
+    walk.headers_left -= count >> 1
+    if walk.headers_left < 0:
+        raise TooManyHeadersError("the headers are too many to be checked")
     for _ in range(count >> 1):
         raw, position = _finish_varint(payload, position, 0, 0)
         if raw & 1:

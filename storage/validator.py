@@ -40,7 +40,7 @@ from lowtide.protocol.records import (
     BatchHeader,
 )
 from lowtide.storage.decompression_room import RoomUsedUpError
-from lowtide.storage.record_walk import RecordStep, iterate_steps, renumber_records, walk_records
+from lowtide.storage.record_walk import HEADERS_MAX, RecordStep, TooManyHeadersError, iterate_steps, renumber_records, walk_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,12 +99,16 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     quick_records: int = _MAX_INT64
     """Batches of more records take longer than an event loop may be held, as do those that are larger than `quick_bytes`
     when decompressed, or are larger than `quick_compression_bytes` and have to be compressed anew; all inclusive."""
+    quick_headers: int = HEADERS_MAX
+    """Of batches that only the plain form can check: those with more headers take long, too; inclusive."""
     quick_bytes: int = _MAX_INT64
     quick_compression_bytes: int = _MAX_INT64
 
     def without_haste(self) -> ValidationRules:
         """The same rules where time doesn't matter."""
-        return msgspec.structs.replace(self, quick_records=_MAX_INT64, quick_bytes=_MAX_INT64, quick_compression_bytes=_MAX_INT64)
+        return msgspec.structs.replace(
+            self, quick_records=_MAX_INT64, quick_headers=HEADERS_MAX, quick_bytes=_MAX_INT64, quick_compression_bytes=_MAX_INT64
+        )
 
 
 class Rejection(msgspec.Struct, gc=False):
@@ -192,7 +196,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     try:
         if codec:
             payload = _decompressed(codec, payload, rules, room)
-        walk = walk_records(payload, record_count)
+        walk = walk_records(payload, record_count, rules.quick_headers)
     except ProtocolError as error:
         return _unreadable(error, rules)
     earliest = base_timestamp + walk.min_timestamp_delta
@@ -234,6 +238,8 @@ def _unreadable(error: ProtocolError, rules: ValidationRules) -> Rejection | Non
     """None where the records only take long to decompress."""
     if isinstance(error, DecompressedTooLargeError):
         return _rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error)) if rules.quick_bytes >= rules.max_decompressed_bytes else None
+    if isinstance(error, TooManyHeadersError) and rules.quick_headers < HEADERS_MAX:
+        return None
     if isinstance(error, RoomUsedUpError):  # The code lets the client send it again.
         return _rejected(ErrorCode.NOT_ENOUGH_REPLICAS, str(error))
     return _rejected(ErrorCode.INVALID_RECORD, str(error), found_in_log=True)

@@ -407,7 +407,7 @@ class ProduceHandler:
         self._quick_bytes -= batch.decompressed_bytes if isinstance(batch, ValidatedBatch) else QUICK_BYTES
         return batch
 
-    def _check_transaction(  # noqa: PLR0911 - one return for each answer
+    def _check_transaction(
         self, partition: Partition, batch: ValidatedBatch, records: Any, version: int, now_ms: int, guard: Verification | None
     ) -> PartitionProduceResponse | None:
         """None if a batch may be appended, as far as its transaction goes, or else what to answer for now."""

@@ -1,7 +1,7 @@
 /* The Python module `walk`: arguments to what records.h declares, and back. `__init__.py` says what each function does.
 
-   A function answers None where the plain form has to decide. It holds the interpreter's lock: a batch takes a fraction of a millisecond.
-   Buffers are exported while they are used, so that nobody can resize them. */
+   A function answers None where the plain form has to decide. It holds the interpreter's lock: a batch takes a fraction of a millisecond;
+   the walk over a large one does not hold it. Buffers are exported while they are used, so that nobody can resize them. */
 
 #include "arguments.h"
 #include "plain.h"
@@ -11,6 +11,20 @@
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
 #define WALK_VERSION 2
+
+/* Larger batches are walked by threads, and would keep the event loop waiting. */
+#define LONG_WALK_BYTES (4 << 20)
+
+static bool walk_unlocked(const uint8_t *payload, size_t size, int32_t count, struct walked *walked)
+{
+    if (size <= LONG_WALK_BYTES) {
+        return walk_records(payload, size, count, walked);
+    }
+    PyThreadState *state = PyEval_SaveThread();
+    bool sound = walk_records(payload, size, count, walked);
+    PyEval_RestoreThread(state);
+    return sound;
+}
 
 static PyObject *walk_records_(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
@@ -24,7 +38,7 @@ static PyObject *walk_records_(PyObject *module, PyObject *const *arguments, Py_
         return NULL;
     }
     if (!view(&views, arguments[0], PyBUF_SIMPLE, &payload, &size) || !as_record_count(arguments[1], size, &count) ||
-        !walk_records(payload, size, count, &walked)) {
+        !walk_unlocked(payload, size, count, &walked)) {
         return leave_to_plain_form(&views);
     }
     release_views(&views);
