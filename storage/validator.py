@@ -55,6 +55,9 @@ _BYTES_UP_TO_MAGIC = MAGIC_POSITION + 1
 MAX_RECORDS = 1_000_000
 """Records of one batch, for compressed ones cost a sender nothing. Clients write ten thousand; Kafka's bound is the batch's size."""
 
+_SMALLEST_RECORD_BYTES = 7
+"""A record without key, value and headers."""
+
 _MAX_RECORD_ERRORS = 1000
 """Record errors told for one batch; Kafka has no bound, and a batch of empty records would make an answer larger than itself."""
 
@@ -310,8 +313,10 @@ def _reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
         return _rejected(ErrorCode.CORRUPT_MESSAGE, "the CRC is wrong")
     if last < 0 or count <= 0 or last + 1 != count:
         reason = f"the last offset delta {last} does not fit {count} records"
-    elif count > MAX_RECORDS:
+    elif count > MAX_RECORDS and (header.attributes & COMPRESSION_BITS or count * _SMALLEST_RECORD_BYTES <= size):
         return _rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {count} records, at most {MAX_RECORDS} are allowed")
+    elif count > MAX_RECORDS:
+        reason = f"{count} records do not fit into {size} bytes"
     elif header.is_control:
         reason = "clients may not write control batches"
     elif header.producer_id >= 0 and header.base_sequence < 0:

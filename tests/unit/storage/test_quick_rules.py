@@ -76,3 +76,14 @@ def test_a_batch_has_at_most_a_million_records() -> None:
     rejection = validate_produce(bytes(header), ValidationRules(), 1)
     assert isinstance(rejection, Rejection)
     assert rejection.error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_count_that_the_bytes_cannot_hold_is_a_fault_of_the_batch() -> None:
+    """And not of its size: sending it in two parts would not help."""
+    count = MAX_RECORDS + 1
+    header = bytearray(build_batch([(1, None, b"", ())]))
+    header[23:27], header[57:61] = (count - 1).to_bytes(4, "big"), count.to_bytes(4, "big")
+    header[17:21] = crc32c(bytes(header[21:])).to_bytes(4, "big")
+    rejection = validate_produce(bytes(header), ValidationRules(), 1)
+    assert isinstance(rejection, Rejection)
+    assert rejection.error_code == ErrorCode.INVALID_RECORD
