@@ -120,7 +120,7 @@ def test_layers_are_checked_together() -> None:
 
 def test_every_key_that_can_be_set_takes_effect() -> None:
     """All of them are known, and none is one of those that Kafka doesn't let be changed."""
-    assert len(DYNAMIC_KEYS) == 39
+    assert len(DYNAMIC_KEYS) == 40
     assert not DYNAMIC_KEYS & {"log.roll.hours", "log.retention.hours", "log.retention.minutes", "log.flush.scheduler.interval.ms"}
     for name in DYNAMIC_KEYS:
         key = BROKER_KEYS[name]
