@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 from lowtide.broker.committing import GIVEN_UP, MAX_PLANS, TOO_LATE, P, check_timeout, commit, decide_and_commit, newer_image
 from lowtide.broker.config_topics import TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.creation_limits import CreationLimits
 from lowtide.broker.forwarding import OWN_IMAGE_MS, Forwarder
 from lowtide.metadata.changes import NO_CHANGE
 from lowtide.metadata.errors import ConflictError
@@ -34,6 +35,10 @@ AUTOMATIC_CREATION_TIMEOUT_MS: Final = 30_000
 """How long a topic that nobody waits for may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
 
 
+_QUIET: Final = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""Refusals of automatic creations that are not logged: the client asks again."""
+
+
 class TopicAdministrator:
     """Topics of one cluster, as seen from this broker."""
 
@@ -41,6 +46,7 @@ class TopicAdministrator:
         """`forwarder` asks the controller where this broker isn't it."""
         self.broker = broker
         self.forwarder = forwarder
+        self.limits = CreationLimits(broker)
         self._creating: set[str] = set()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -51,7 +57,7 @@ class TopicAdministrator:
         refusal = Refusal(*checked) if isinstance(checked, TopicConfigFault) else None
         values = {} if isinstance(checked, TopicConfigFault) else checked
         wanted = NewTopic(topic.name, topic.partition_count, topic.replication_factor, topic.assignments, values)
-        return plan_create_topic(
+        planned = plan_create_topic(
             broker.metadata.image,
             wanted,
             default_partition_count=broker.config.num_partitions,
@@ -59,6 +65,9 @@ class TopicAdministrator:
             random=broker.random,
             config_refusal=refusal,
         )
+        if isinstance(planned, Refusal):
+            return planned
+        return self.limits.check_partitions(topic.name, planned.partition_count * planned.replication_factor) or planned
 
     async def create(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> TopicCreation | Refusal:
         """Have a topic made, by whichever broker is controller; return when it is served here. Refusals as of `create_here`.
@@ -108,7 +117,12 @@ class TopicAdministrator:
 
     def plan_growth(self, wanted: NewPartitions, room: int = MAX_REQUEST_PARTITIONS) -> TopicGrowth | Refusal:
         """How a topic would get more partitions; `room` is how many the request may still add."""
-        return plan_new_partitions(self.broker.metadata.image, wanted, random=self.broker.random, room=room)
+        image = self.broker.metadata.image
+        planned = plan_new_partitions(image, wanted, random=self.broker.random, room=room)
+        if isinstance(planned, Refusal):
+            return planned
+        factor = len(image.topics[wanted.name].partitions[0].replicas)
+        return self.limits.check_partitions(wanted.name, planned.added * factor) or planned
 
     async def grow(self, wanted: NewPartitions, timeout_ms: int, room: int = MAX_REQUEST_PARTITIONS) -> TopicGrowth | Refusal:
         """Give a topic more partitions; return when they are served. Refusals as of `create`."""
@@ -174,9 +188,9 @@ class TopicAdministrator:
             refusals |= dict.fromkeys(left, GIVEN_UP)
         return [refusals.get(number) for number in range(len(deletions))]
 
-    def create_automatically(self, name: str) -> None:
-        """Begin to make a topic that a client asked for by name, once."""
-        if name not in self._creating:
+    def create_automatically(self, name: str, connection: object) -> None:
+        """Begin to create a topic that a client asked for by name, once; not where too many are being created: the client asks again."""
+        if name not in self._creating and self.limits.may_create_automatically(connection, len(self._creating)):
             self._creating.add(name)
             self.broker.tasks.spawn(self._create_automatically(name), name=f"create topic {name}")
 
@@ -185,7 +199,7 @@ class TopicAdministrator:
             outcome = await self.create(NewTopic(name), (), AUTOMATIC_CREATION_TIMEOUT_MS)
             if not isinstance(outcome, Refusal):
                 self.broker.log.info("topic created automatically", topic=name)
-            elif outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            elif outcome.error_code not in _QUIET and self.limits.may_log():
                 self.broker.log.warning("topic was not created automatically", topic=name, reason=outcome.message)
         finally:
             self._creating.discard(name)

@@ -14,9 +14,12 @@ KIPs: 195, 599.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.authorizer import Operation, allowed_topics
 from lowtide.broker.committing import check_timeout
 from lowtide.broker.connection import RequestContext
+from lowtide.broker.creation_limits import Throttle
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.topics import TopicAdministrator
 from lowtide.metadata.image import MetadataImage
@@ -33,17 +36,23 @@ from lowtide.replication.new_topics import MAX_REQUEST_PARTITIONS
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import repeated_names
 
+_THROTTLING_SINCE: Final = 3
+"""The version that tells THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's topics."""
     broker = administrator.broker
 
-    async def grow(topic: CreatePartitionsTopic, request: CreatePartitionsRequest, room: int) -> TopicGrowth | Refusal:
+    async def grow(topic: CreatePartitionsTopic, request: CreatePartitionsRequest, room: int, throttle: Throttle) -> TopicGrowth | Refusal:
         wanted = _new_partitions(topic)
         if (too_late := check_timeout(request.timeout_ms)) is not None:
             return too_late
         if request.validate_only:
             return administrator.plan_growth(wanted, room)
+        known = broker.metadata.image.topics.get(topic.name)
+        if refusal := await throttle.before(topic.count - len(known.partitions) if known is not None else 0):
+            return refusal
         growth = await administrator.grow(wanted, request.timeout_ms, room)
         if isinstance(growth, TopicGrowth):
             broker.log.info("partitions added", topic=topic.name, partitions=topic.count, added=growth.added)
@@ -53,16 +62,17 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         twice = repeated_names(topic.name for topic in request.topics)
         results = [_result(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")) for name in sorted(twice)]
         room = MAX_REQUEST_PARTITIONS
+        throttle = Throttle(administrator.limits, tells=context.api_version >= _THROTTLING_SINCE)
         names = [topic.name for topic in request.topics if topic.name not in twice]
         allowed = allowed_topics(broker.authorizer, context.principal, Operation.ALTER, names)
         denied = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
         results += [_result(name, denied) for name in names if name not in allowed]
         for topic in request.topics:
             if topic.name in allowed:
-                outcome = await grow(topic, request, room)
+                outcome = await grow(topic, request, room, throttle)
                 room -= outcome.added if isinstance(outcome, TopicGrowth) else 0
                 results.append(_result(topic.name, outcome))
-        return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+        return CreatePartitionsResponse(throttle_time_ms=throttle.told_ms, results=results)
 
     return HandlerSpec(key=ApiKey.CREATE_PARTITIONS, handle_later=handle)
 

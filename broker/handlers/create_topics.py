@@ -6,7 +6,7 @@ or replicas are the broker's defaults, in every version. A name that the request
 Version notes: v5 answers the topic's effective configuration (KIP-525). v7 answers topic ids (KIP-516).
 
 Errors: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_CONFIG, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
-INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION, NOT_CONTROLLER, REQUEST_TIMED_OUT.
+INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION, THROTTLING_QUOTA_EXCEEDED (v6+), NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 4, 464, 516, 525.
 """
@@ -14,11 +14,13 @@ KIPs: 4, 464, 516, 525.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from lowtide.broker.authorizer import CLUSTER, Operation, allowed_topics
 from lowtide.broker.committing import check_timeout
 from lowtide.broker.config_topics import describe_topic_configs
 from lowtide.broker.connection import RequestContext
+from lowtide.broker.creation_limits import Throttle
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.topics import TopicAdministrator
 from lowtide.metadata.image import MetadataImage
@@ -31,16 +33,21 @@ from lowtide.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from lowtide.replication.new_topics import NewTopic, TopicCreation, check_new_topics
+from lowtide.replication.new_topics import BROKER_DEFAULT, NewTopic, TopicCreation, check_new_topics
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import repeated_names
+
+_THROTTLING_SINCE: Final = 6
+"""The version that tells THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 def handler(administrator: TopicAdministrator) -> HandlerSpec:
     """The handler over a broker's topics."""
     broker = administrator.broker
 
-    async def create(topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
+    async def create(topic: CreatableTopic, request: CreateTopicsRequest, throttle: Throttle) -> CreatableTopicResult:
+        if not request.validate_only and (refusal := await throttle.before(_partition_count(topic, broker.config.num_partitions))):
+            return _refused(topic.name, refusal)
         configs = [(config.name, config.value) for config in topic.configs]
         creation: TopicCreation | Refusal
         if request.validate_only:
@@ -82,12 +89,13 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         allowed = allowed_names(context, [name for name in wanted if name not in twice])
         topics = [topic for topic in wanted.values() if topic.name in allowed]
         too_many = check_new_topics([_new_topic(topic) for topic in topics], default_partition_count=broker.config.num_partitions)
+        throttle = Throttle(administrator.limits, tells=context.api_version >= _THROTTLING_SINCE)
         repeated = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results = [_refused(name, repeated) for name in sorted(twice)]
-        results += [_refused(topic.name, too_many) if too_many is not None else await create(topic, request) for topic in topics]
+        results += [_refused(topic.name, too_many) if too_many is not None else await create(topic, request, throttle) for topic in topics]
         denied = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
         results += [_refused(name, denied) for name in wanted if name not in twice and name not in allowed]
-        return CreateTopicsResponse(throttle_time_ms=0, topics=results)
+        return CreateTopicsResponse(throttle_time_ms=throttle.told_ms, topics=results)
 
     return HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle)
 
@@ -108,6 +116,10 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     return NewTopic(
         topic.name, topic.num_partitions, topic.replication_factor, [(row.partition_index, row.broker_ids) for row in topic.assignments]
     )
+
+
+def _partition_count(topic: CreatableTopic, default: int) -> int:
+    return len(topic.assignments) or (default if topic.num_partitions == BROKER_DEFAULT else max(topic.num_partitions, 0))
 
 
 def _refused(name: str, refusal: Refusal) -> CreatableTopicResult:

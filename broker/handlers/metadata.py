@@ -150,7 +150,10 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
     rows_of: dict[tuple[str, int], _Rows] = {}
     answers = _Answers(broker.replicas)
 
-    def find(rows: _Rows, wanted: MetadataRequestTopic, image: MetadataImage, version: int, *, create: bool) -> MetadataResponseTopic:
+    def find(
+        rows: _Rows, wanted: MetadataRequestTopic, image: MetadataImage, version: int, creator: object | None
+    ) -> MetadataResponseTopic:
+        """The row about a topic, which is created for the connection `creator`, if there is one."""
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
             topic = image.topic_by_id(wanted.topic_id)
             return rows.of(topic, image) if topic is not None else _unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
@@ -161,8 +164,8 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
             return rows.of(topic, image)
         if check_topic_name(wanted.name) is not None:
             return _unknown(ErrorCode.INVALID_TOPIC_EXCEPTION, wanted.name, ZERO_TOPIC_ID)
-        if create:
-            administrator.create_automatically(wanted.name)
+        if creator is not None:
+            administrator.create_automatically(wanted.name, creator)
         return _unknown(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted.name, ZERO_TOPIC_ID)
 
     def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -173,23 +176,24 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
             or request.include_topic_authorized_operations
             or request.include_cluster_authorized_operations
         ):
-            return answer(request, image, context.connection.listener_name, version)
+            return answer(request, image, context)
         key = (context.connection.listener_name, version, wanted[0].name, wanted[0].topic_id)
         response = answers.find(key, image)
         if response is None:
-            response = answer(request, image, key[0], version)
+            response = answer(request, image, context)
             answers.keep(key, response)
         return response
 
-    def answer(request: MetadataRequest, image: MetadataImage, listener_name: str, version: int) -> MetadataResponse:
-        rows = _rows_for(rows_of, broker.replicas, listener_name, version)
+    def answer(request: MetadataRequest, image: MetadataImage, context: RequestContext) -> MetadataResponse:
+        version, connection = context.api_version, context.connection
+        rows = _rows_for(rows_of, broker.replicas, connection.listener_name, version)
         endpoints = rows.follow(image)
         if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
             topics = [rows.of(topic, image) for topic in image.topics.values()]
         else:
-            create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
+            creator = connection if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable else None
             wanted = request.topics if len(request.topics) == 1 else _distinct(request.topics)
-            topics = [find(rows, topic, image, version, create=create) for topic in wanted]
+            topics = [find(rows, topic, image, version, creator) for topic in wanted]
         rows.keep_only(image)
         cluster_operations = _NOT_ASKED
         if version >= _AUTHORIZED_OPERATIONS_SINCE:

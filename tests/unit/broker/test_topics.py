@@ -70,7 +70,11 @@ def administrator(session: Session) -> TopicAdministrator:
         return
 
     context: Any = SimpleNamespace(
-        config=load_config(settings={}), metadata=session, random=Random(1), replicas=SimpleNamespace(settled=settled)
+        config=load_config(settings={}),
+        metadata=session,
+        random=Random(1),
+        clock=SimpleNamespace(monotonic_ms=lambda: 0),
+        replicas=SimpleNamespace(settled=settled, partitions={}),
     )
     return TopicAdministrator(context)
 

@@ -1,0 +1,112 @@
+"""How many topics and partitions clients may create: in all, in a second, and by asking for topics that don't exist.
+
+Guards: one client can't fill the memory and the disk of all with partitions, nor keep the controller busy for minutes with one request.
+
+| limit | key | above it |
+|---|---|---|
+| partitions that a broker hosts | `lowtide.partitions.max` | POLICY_VIOLATION |
+| partitions created in a second | `lowtide.partitions.created.per.second` | THROTTLING_QUOTA_EXCEEDED; older versions wait |
+| topics that one connection has created by Metadata in a second | `lowtide.auto.created.topics.per.second` | the client asks again |
+| topics that are being created by Metadata | `AUTOMATIC_MAX` | likewise |
+
+Internal topics don't count. Source: KIP-599 for the errors; Kafka has no limit of partitions, and none of either rate by default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from lowtide.broker.token_bucket import TokenBucket
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.topic_names import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from lowtide.broker.context import BrokerContext
+
+PARTITIONS_MAX: Final = "lowtide.partitions.max"
+PARTITIONS_RATE: Final = "lowtide.partitions.created.per.second"
+AUTOMATIC_RATE: Final = "lowtide.auto.created.topics.per.second"
+
+AUTOMATIC_MAX: Final = 200
+"""Topics that are being created because clients asked for them. Each is a task and takes its turn in the metadata store."""
+
+
+class CreationLimits:
+    """See the module. Used from the event loop only."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._partitions = TokenBucket(self._now_ms(), self._number(PARTITIONS_RATE))
+        self._quiet_until_ms = 0
+        self._automatic: WeakKeyDictionary[Any, TokenBucket] = WeakKeyDictionary()
+
+    def check_partitions(self, topic: str, replica_count: int) -> Refusal | None:
+        """Whether so many replicas of new partitions may be hosted, spread over all brokers. Refusals: POLICY_VIOLATION.
+
+        This broker stands for the others: replicas are spread evenly.
+        """
+        limit, hosted = self._number(PARTITIONS_MAX), len(self._broker.replicas.partitions)
+        added = -(-replica_count // max(len(self._broker.metadata.image.brokers), 1))
+        if hosted + added <= limit or topic in INTERNAL_TOPICS:
+            return None
+        message = f"A broker may host {limit} partitions ({PARTITIONS_MAX}): it has {hosted}, and would get {added} more"
+        return Refusal(ErrorCode.POLICY_VIOLATION, message)
+
+    def throttle_ms(self, partition_count: int) -> int:
+        """0 where so many partitions may be created now, which are counted then; else after how many milliseconds to ask again."""
+        return self._partitions.take(max(partition_count, 1), self._now_ms(), self._number(PARTITIONS_RATE))
+
+    def throttled(self, wait_ms: int) -> Refusal:
+        """What is answered where the version can tell."""
+        rate = self._number(PARTITIONS_RATE)
+        message = f"More than {rate} partitions were created in a second ({PARTITIONS_RATE}): try again in {wait_ms} ms"
+        return Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
+
+    def may_create_automatically(self, connection: object, in_progress: int) -> bool:
+        """Whether a topic may be created now because this connection has asked for it; it is counted then."""
+        if in_progress >= AUTOMATIC_MAX:
+            return False
+        now_ms, rate = self._now_ms(), self._number(AUTOMATIC_RATE)
+        bucket = self._automatic.get(connection)
+        if bucket is None:
+            bucket = self._automatic[connection] = TokenBucket(now_ms, rate)
+        return bucket.take(1, now_ms, rate) == 0 and self.throttle_ms(self._number("num.partitions")) == 0
+
+    def may_log(self) -> bool:
+        """Whether another refused automatic creation is worth a line: once a second."""
+        now_ms = self._now_ms()
+        if now_ms < self._quiet_until_ms:
+            return False
+        self._quiet_until_ms = now_ms + 1000
+        return True
+
+    def _now_ms(self) -> int:
+        return self._broker.clock.monotonic_ms()
+
+    def _number(self, name: str) -> int:
+        value = self._broker.config.values[name]
+        assert isinstance(value, int), name
+        return value
+
+
+class Throttle:
+    """The rate of created partitions, as one request meets it."""
+
+    def __init__(self, limits: CreationLimits, *, tells: bool) -> None:
+        """`tells`: the request's version has an error for it. In others the request waits, as Kafka has such clients wait."""
+        self._limits = limits
+        self._tells = tells
+        self.told_ms = 0
+        """After how long the client is to try again."""
+
+    async def before(self, partition_count: int) -> Refusal | None:
+        """To be called before partitions are created. Refusals: THROTTLING_QUOTA_EXCEEDED."""
+        while (wait_ms := self._limits.throttle_ms(partition_count)) > 0:
+            if self._tells:
+                self.told_ms = max(self.told_ms, wait_ms)
+                return self._limits.throttled(wait_ms)
+            await asyncio.sleep(wait_ms / 1000)
+        return None

@@ -1,0 +1,88 @@
+"""Limits of what clients create, over the wire: each refusal has Kafka's code and names the key; real use stays below."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from lowtide.testing.client import WireClient
+from lowtide.testing.cluster import LowtideCluster
+
+
+def against(config: dict[str, str], scenario: Callable[[WireClient], Awaitable[None]]) -> None:
+    """Run a scenario against a broker."""
+
+    async def run(host: str, port: int) -> None:
+        client = await WireClient.connect(host, port)
+        try:
+            async with asyncio.timeout(60):
+                await scenario(client)
+        finally:
+            client.close()
+            await asyncio.sleep(0)  # The transport closes its socket in the next pass of the loop.
+
+    with LowtideCluster(config=config) as cluster:
+        asyncio.run(run(cluster.host, cluster.port))
+
+
+def creation(*topics: tuple[str, int]) -> CreateTopicsRequest:
+    rows = [CreatableTopic(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]) for name, count in topics]
+    return CreateTopicsRequest(topics=rows, timeout_ms=30_000, validate_only=False)
+
+
+def growth(name: str, count: int) -> CreatePartitionsRequest:
+    return CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout_ms=30_000, validate_only=False)
+
+
+def test_partitions_above_the_limit_are_refused() -> None:
+    async def scenario(client: WireClient) -> None:
+        made = await client.request(creation(("a", 15)), 7)
+        assert made.topics[0].error_code == ErrorCode.NONE
+        (row,) = (await client.request(creation(("b", 6)), 7)).topics
+        assert row.error_code == ErrorCode.POLICY_VIOLATION
+        assert "lowtide.partitions.max" in row.error_message
+        (grown,) = (await client.request(growth("a", 21), 3)).results
+        assert grown.error_code == ErrorCode.POLICY_VIOLATION
+        (grown,) = (await client.request(growth("a", 20), 3)).results
+        assert grown.error_code == ErrorCode.NONE
+
+    against({"lowtide.partitions.max": "20"}, scenario)
+
+
+def test_a_rate_above_the_limit_is_throttled() -> None:
+    async def scenario(client: WireClient) -> None:
+        made = await client.request(creation(("a", 30), ("b", 1)), 7)
+        assert [row.error_code for row in made.topics] == [ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+        assert made.throttle_time_ms > 0
+        (grown,) = (await client.request(growth("a", 31), 3)).results
+        assert grown.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+    against({"lowtide.partitions.created.per.second": "1"}, scenario)
+
+
+def test_a_thousand_topics_in_one_request_are_created() -> None:
+    async def scenario(client: WireClient) -> None:
+        made = await client.request(creation(*[(f"t{number}", 1) for number in range(1_000)]), 7)
+        assert Counter(row.error_code for row in made.topics) == {ErrorCode.NONE: 1_000}
+
+    against({}, scenario)
+
+
+def test_one_metadata_request_creates_so_many_topics_and_no_more() -> None:
+    """The rows stay those of topics that don't exist yet: a client asks again, for as long as it likes."""
+
+    async def scenario(client: WireClient) -> None:
+        names = [MetadataRequestTopic(name=f"auto-{number}") for number in range(5_000)]
+        answer = await client.request(MetadataRequest(topics=names, allow_auto_topic_creation=True), 4)
+        assert Counter(row.error_code for row in answer.topics) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 5_000}
+        everything = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        while len((found := await client.request(everything, 4)).topics) < 20:
+            await asyncio.sleep(0.01)
+        assert len(found.topics) <= 21, "the bucket's twenty, and one for the time that has passed"
+
+    against({"lowtide.auto.created.topics.per.second": "1"}, scenario)
