@@ -36,7 +36,9 @@ def creation(*topics: tuple[str, int]) -> CreateTopicsRequest:
 
 
 def growth(name: str, count: int) -> CreatePartitionsRequest:
-    return CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout_ms=30_000, validate_only=False)
+    return CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout_ms=30_000, validate_only=False
+    )
 
 
 def test_partitions_above_the_limit_are_refused() -> None:
