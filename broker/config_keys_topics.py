@@ -12,7 +12,6 @@ from lowtide.broker.config_key import NO_TIERED_STORAGE, Allowed, ConfigKey, Mat
 _FOREVER: Final = "9223372036854775807"
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLEANUP_POLICIES: Final = ("compact", "delete")
-_LIKE_TOTAL: Final = Only(-2, NO_TIERED_STORAGE)
 _NOT_TIERED: Final = Only(value=False, because=NO_TIERED_STORAGE)
 _THROTTLED: Final = Matching(r"\*|[0-9]+:[0-9]+", "*, or a list of partition:broker")
 
@@ -56,10 +55,10 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
            "A segment size below the least that segment.bytes allows, for tests.", enforced=True, internal=True),
     _topic("leader.replication.throttled.replicas", Type.LIST, "", _THROTTLED, None,
            "The replicas whose serving of followers is slowed down.", enforced=True),
-    _topic("local.retention.bytes", Type.LONG, "-2", _LIKE_TOTAL, "log.local.retention.bytes",
-           "How many bytes stay on the broker's own disk under tiered storage; -2 follows retention.bytes."),
-    _topic("local.retention.ms", Type.LONG, "-2", _LIKE_TOTAL, "log.local.retention.ms",
-           "How long segments stay on the broker's own disk under tiered storage; -2 follows retention.ms."),
+    _topic("local.retention.bytes", Type.LONG, "-2", at_least(-2), "log.local.retention.bytes",
+           "How many bytes stay on the broker's own disk under tiered storage, which this broker does not have; -2 follows retention.bytes."),
+    _topic("local.retention.ms", Type.LONG, "-2", at_least(-2), "log.local.retention.ms",
+           "How long segments stay on the broker's own disk under tiered storage, which this broker does not have; -2 follows retention.ms."),
     _topic("log.retention.min.timestamp", Type.LONG, "0", at_least(0), "log.retention.min.timestamp",
            "The time, in ms since 1970, before which records may go: a segment goes when all of it is older (KIP-47); 0 says nothing.",
            enforced=True),
@@ -80,8 +79,9 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
     _topic("min.insync.replicas", Type.INT, "1", at_least(1), "min.insync.replicas",
            "How many replicas must be in sync for an acks=all write; never more than there are.", enforced=True),
     _topic("preallocate", Type.BOOLEAN, "false", None, "log.preallocate", "Whether a new segment's file gets its full size at once.", enforced=True),
-    _topic("remote.log.copy.disable", Type.BOOLEAN, "false", _NOT_TIERED, None, "Stops the copying of segments to tiered storage."),
-    _topic("remote.log.delete.on.disable", Type.BOOLEAN, "false", _NOT_TIERED, None, "Whether tiered segments go when tiered storage is switched off."),
+    _topic("remote.log.copy.disable", Type.BOOLEAN, "false", None, None, "Stops the copying of segments to tiered storage."),
+    _topic("remote.log.delete.on.disable", Type.BOOLEAN, "false", None, None,
+           "Whether tiered segments go when tiered storage is switched off."),
     _topic("remote.storage.enable", Type.BOOLEAN, "false", _NOT_TIERED, None, "Keeps old segments in tiered storage."),
     _topic("retention.bytes", Type.LONG, "-1", None, "log.retention.bytes",
            "How large a partition may grow before its oldest segments are deleted; -1 is no limit.", enforced=True),

@@ -102,7 +102,10 @@ def _look_up(partition: Partition, row: ListOffsetsPartition, end_offset: Offset
     if row.timestamp == LATEST:
         return _found(row, -1, end_offset, partition.leader_epoch) if not_yet == ErrorCode.NONE else _failed(row, not_yet)
     if row.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _found(row, -1, log.log_start_offset, log.leader_epochs.epoch_at(log.log_start_offset))
+        # An empty log begins with what its leader will write, as in Kafka, which notes a leader's epoch at its election.
+        is_empty = partition.is_leader and log.log_start_offset == log.log_end_offset
+        epoch = partition.leader_epoch if is_empty else log.leader_epochs.epoch_at(log.log_start_offset)
+        return _found(row, -1, log.log_start_offset, epoch)
     if row.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _found(row, -1, -1, -1)
     found = log.offset_of_max_timestamp() if row.timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(row.timestamp)

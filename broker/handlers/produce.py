@@ -3,8 +3,9 @@
 Behaviour: validates the one batch of each partition, appends it and answers its base offset. With acks=0 nothing is answered; an
 error then closes the connection. A batch that takes long to check (large, many records, much behind its compression) is checked by the
 worker, and what is left of a request of many batches that takes long together is appended in slices; the connection waits meanwhile, and
-others are served. Of a partition named twice the last batch counts. acks=1 is answered when the batch is in the log, acks=all when all
-in-sync replicas have it, both when it is flushed if that is due (`flush.messages`); the only replica of a partition is all of them.
+others are served. Of a partition named twice the last batch counts; a topic without partitions is not answered. acks=1 is answered when
+the batch is in the log, acks=all when all in-sync replicas have it, both when it is flushed if that is due (`flush.messages`); the only
+replica of a partition is all of them.
 
 Version notes: v0-v2 are advertised because old librdkafka looks for them before it compresses (KAFKA-18659), and are refused. zstd
 needs v7. v8 names records that were refused. v9 is flexible. v10 tells the current leader (KIP-951). v11 knows TRANSACTION_ABORTABLE. v12
@@ -13,8 +14,8 @@ adds partitions to a transaction by itself (KIP-890). v13 has topic ids (KIP-516
 Errors: those of the validator and of the producer state; UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, NOT_LEADER_OR_FOLLOWER,
 INVALID_REQUIRED_ACKS, KAFKA_STORAGE_ERROR; with acks=all NOT_ENOUGH_REPLICAS before the append, and after it
 NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, for records that may stay or not; INVALID_TOPIC_EXCEPTION for the topics of
-coordinators. Of transactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED without a transactional id, those of `told_to_producer`, and
-INVALID_TXN_STATE when a transaction ended meanwhile.
+coordinators. Of transactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a whole request without a transactional id, those of
+`told_to_producer`, and INVALID_TXN_STATE when a transaction ended meanwhile.
 
 KIPs: 98, 467, 516, 890, 951.
 """
@@ -35,14 +36,13 @@ from lowtide.broker.delayed.slow_batches import LARGE_BYTES, Rest, SlowBatch, is
 from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.endpoints import endpoints_for
 from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.produce_rows import failed, has_transactional, once_each, rejected
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE, ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import (
-    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -50,7 +50,7 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.records import TRANSACTIONAL_BIT
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, TopicId
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId
 from lowtide.replication.partition import QUICK_BYTES, Partition
 from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
 from lowtide.storage.verifications import Verification
@@ -140,7 +140,9 @@ class ProduceHandler:
         self._ends_ms, self._quick_bytes = 0, _QUICK_REQUEST_BYTES
         self._acks, self._misdirected, self._transactional_id = request.acks, False, request.transactional_id
         if len(topics) != 1 or len(topics[0].partition_data) != 1:
-            topics = _once_each(topics)
+            topics = once_each(topics)
+            if request.transactional_id is None and has_transactional(topics):
+                return self._refuse(request, topics, context)
             self._ends_ms = self._clock.monotonic_ms() + REQUEST_MS
         responses: list[TopicProduceResponse] = []
         try:
@@ -155,6 +157,22 @@ class ProduceHandler:
             return self._handle_slowly(request, responses, context)
         if request.acks != 0:
             return self._answer(ProduceResponse(responses=responses), request.timeout_ms, context)
+        self._answer_nothing(responses, context)
+        return None
+
+    def _refuse(self, request: ProduceRequest, topics: list[TopicProduceData], context: RequestContext) -> ProduceResponse | None:
+        """Nothing is written of a request that has a transactional batch, and no transactional id. Source: `KafkaApis`."""
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        responses = [
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[failed(row.index, error) for row in topic.partition_data],
+            )
+            for topic in topics
+        ]
+        if request.acks != 0:
+            return ProduceResponse(responses=responses)
         self._answer_nothing(responses, context)
         return None
 
@@ -174,7 +192,7 @@ class ProduceHandler:
         misdirected, quick_bytes = self._misdirected, self._quick_bytes
         if self._slow_bytes > self._slow_bytes_max:
             for left in rest:
-                left.results.extend(_failed(row.index, ErrorCode.NOT_ENOUGH_REPLICAS, message=_NO_ROOM) for row in left.rows)
+                left.results.extend(failed(row.index, ErrorCode.NOT_ENOUGH_REPLICAS, message=_NO_ROOM) for row in left.rows)
                 left.rows = []
         kept_bytes = keep(rest)
         self._slow_bytes += kept_bytes
@@ -310,12 +328,12 @@ class ProduceHandler:
     def _refuse_transaction(self, batch: SlowBatch, error: ErrorCode) -> PartitionProduceResponse:
         assert batch.question is not None
         adds = batch.question.transaction.adds
-        return _failed(batch.placeholder.index, told_to_producer(error, knows_abortable=batch.version >= _ABORTABLE_SINCE, adds=adds))
+        return failed(batch.placeholder.index, told_to_producer(error, knows_abortable=batch.version >= _ABORTABLE_SINCE, adds=adds))
 
     def _put_off(self, batch: SlowBatch) -> PartitionProduceResponse:
         """Leave a batch to the worker; where that has enough to do it is refused, and its client sends it again."""
         if self._slow_bytes > self._slow_bytes_max:
-            return _failed(batch.placeholder.index, ErrorCode.NOT_ENOUGH_REPLICAS, message=_NO_ROOM)
+            return failed(batch.placeholder.index, ErrorCode.NOT_ENOUGH_REPLICAS, message=_NO_ROOM)
         self._slow_bytes += batch.keep(self._slow)
         self._slow.append(batch)
         return batch.placeholder
@@ -328,9 +346,9 @@ class ProduceHandler:
             image = self._replicas.image
             name = image.topic_names.get(topic.topic_id) if image is not None and topic.topic_id != ZERO_TOPIC_ID else None
         if not -1 <= acks <= 1:
-            results = [_failed(row.index, ErrorCode.INVALID_REQUIRED_ACKS) for row in rows]
+            results = [failed(row.index, ErrorCode.INVALID_REQUIRED_ACKS) for row in rows]
         elif name is None:
-            results = [_failed(row.index, ErrorCode.UNKNOWN_TOPIC_ID) for row in rows]
+            results = [failed(row.index, ErrorCode.UNKNOWN_TOPIC_ID) for row in rows]
         else:
             results = []
             for position, row in enumerate(rows):
@@ -357,23 +375,23 @@ class ProduceHandler:
         if not partition.is_leader:
             return self._misdirect(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if partition.is_internal:
-            return _failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if partition.leadership is not None and self._acks == _ACKS_ALL and not partition.has_enough_in_sync:
-            return _failed(index, ErrorCode.NOT_ENOUGH_REPLICAS)
+            return failed(index, ErrorCode.NOT_ENOUGH_REPLICAS)
         rules = partition.rules if version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = checked
         if batch is None and (records is None or not LARGE_BYTES < len(records) <= rules.max_message_bytes):
             batch = validate_produce(records, rules, now_ms) if not self._ends_ms else self._check_one_of_many(records, rules, now_ms)
         if batch is None:
-            placeholder = _failed(index, ErrorCode.NONE)
+            placeholder = failed(index, ErrorCode.NONE)
             return self._put_off(
                 SlowBatch(
                     topic, partition, records, rules.without_haste(), version, now_ms, self._acks, self._transactional_id, placeholder
                 )
             )
         if isinstance(batch, Rejection):
-            return _rejected(index, partition, batch)
-        if batch.attributes & TRANSACTIONAL_BIT:
+            return rejected(index, partition, batch)
+        if batch.attributes & TRANSACTIONAL_BIT and (batch.producer_id >= 0 or self._transactional_id is None):
             unfit = self._check_transaction(partition, batch, records, version, now_ms, guard)
             if unfit is not None:
                 return unfit
@@ -381,7 +399,7 @@ class ProduceHandler:
         log = partition.log
         if isinstance(appended, ErrorCode):
             found_in_log = appended != ErrorCode.KAFKA_STORAGE_ERROR
-            return _failed(index, appended, log_start_offset=log.log_start_offset if found_in_log else UNKNOWN_OFFSET)
+            return failed(index, appended, log_start_offset=log.log_start_offset if found_in_log else UNKNOWN_OFFSET)
         response = PartitionProduceResponse(
             index=index,
             error_code=ErrorCode.NONE,
@@ -413,23 +431,23 @@ class ProduceHandler:
         """None if a batch may be appended, as far as its transaction goes, or else what to answer for now."""
         key, state = partition.topic_partition, partition.log.producer_state
         if self._transactional_id is None:
-            return _failed(key.partition, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            return failed(key.partition, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         adds = version >= _ADDS_SINCE
         if state.is_in_transaction(batch.producer_id, batch.producer_epoch) or not (adds or self._verifier.is_wanted):
             return None
         if state.is_fenced(batch.producer_id, batch.producer_epoch):
-            return _failed(key.partition, ErrorCode.INVALID_PRODUCER_EPOCH)
+            return failed(key.partition, ErrorCode.INVALID_PRODUCER_EPOCH)
         if guard is not None:
             # A marker that came while the coordinator was asked has taken it away: the transaction that it knew is over.
             holds = state.verifications.find(batch.producer_id) is guard
-            return None if holds else _failed(key.partition, ErrorCode.INVALID_TXN_STATE)
+            return None if holds else failed(key.partition, ErrorCode.INVALID_TXN_STATE)
         guard = state.verifications.begin(batch.producer_id, batch.producer_epoch, batch.base_sequence, adds_itself=adds, now_ms=now_ms)
         transaction = AskedTransaction(self._transactional_id, batch.producer_id, batch.producer_epoch, adds)
         question = Question(transaction, key)
         answer = self._verifier.answer_now(question)
         if answer is not None:
             error = told_to_producer(answer, knows_abortable=version >= _ABORTABLE_SINCE, adds=adds)
-            return None if error == ErrorCode.NONE else _failed(key.partition, error)
+            return None if error == ErrorCode.NONE else failed(key.partition, error)
         waits = SlowBatch(
             key.topic,
             partition,
@@ -439,7 +457,7 @@ class ProduceHandler:
             now_ms,
             self._acks,
             self._transactional_id,
-            _failed(key.partition, ErrorCode.NONE),
+            failed(key.partition, ErrorCode.NONE),
             question,
             guard,
         )
@@ -448,7 +466,7 @@ class ProduceHandler:
     def _misdirect(self, index: int, error: ErrorCode) -> PartitionProduceResponse:
         """The partition isn't led here."""
         self._misdirected = True
-        return _failed(index, error)
+        return failed(index, error)
 
 
 def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> HandlerSpec:
@@ -464,30 +482,3 @@ def _pass_on(answer: ProduceResponse | Pending[ProduceResponse], pending: Pendin
         answer.listen(pending.complete)
     else:
         pending.complete(answer)
-
-
-def _once_each(topics: list[TopicProduceData]) -> list[TopicProduceData]:
-    """Each topic once, and each of its partitions: of one that is named again the last batch counts, as in Kafka."""
-    found: dict[tuple[str, TopicId], tuple[TopicProduceData, dict[int, PartitionProduceData]]] = {}
-    for topic in topics:
-        _, rows = found.setdefault((topic.name, topic.topic_id), (topic, {}))
-        rows.update((row.index, row) for row in topic.partition_data)
-    for topic, rows in found.values():
-        topic.partition_data = list(rows.values())
-    return [topic for topic, _ in found.values()]
-
-
-def _failed(index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index, error_code=error, base_offset=UNKNOWN_OFFSET, log_start_offset=log_start_offset, error_message=message
-    )
-
-
-def _rejected(index: int, partition: Partition, rejection: Rejection) -> PartitionProduceResponse:
-    log_start_offset = partition.log.log_start_offset if rejection.found_in_log else UNKNOWN_OFFSET
-    response = _failed(index, rejection.error_code, log_start_offset=log_start_offset, message=rejection.error_message)
-    response.record_errors = [
-        BatchIndexAndErrorMessage(batch_index=batch_index, batch_index_error_message=message)
-        for batch_index, message in rejection.record_errors
-    ]
-    return response

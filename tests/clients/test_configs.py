@@ -138,7 +138,7 @@ def test_every_key_about_deletion_is_set(incremental: Configurer, topic: str) ->
         ({"retention.commitoffset.ms": "6000", "retention.ms": "5000"}, ["retention.commitoffset.ms=6000", "retention.ms=5000"]),
         ({"retention.commitoffset.hours": "1", "retention.ms": "5000"}, ["retention.commitoffset.hours=1", "retention.ms=5000"]),
         ({"log.retention.min.timestamp": "-1"}, ["log.retention.min.timestamp=-1"]),
-        ({"local.retention.ms": "1000"}, ["local.retention.ms=1000", "no tiered storage"]),
+        ({"local.retention.ms": "-3"}, ["local.retention.ms=-3"]),
         ({"remote.storage.enable": "true"}, ["remote.storage.enable=true", "no tiered storage"]),
     ],
 )

@@ -83,7 +83,7 @@ def test_every_key_about_deletion_is_set_and_taken_back(tools: Tools) -> None:
     longer = refused(tools, *topic, "--add-config", "retention.commitoffset.ms=86400001")
     assert "retention.commitoffset.ms=86400001" in longer
     assert "retention.ms=86400000" in longer
-    assert "this broker has no tiered storage" in refused(tools, *topic, "--add-config", "local.retention.ms=5")
+    assert "this broker has no tiered storage" in refused(tools, *topic, "--add-config", "remote.storage.enable=true")
     alter(tools, *topic, "--delete-config", ",".join(wanted))
     assert configs(tools, *topic) == {}
 

@@ -77,24 +77,31 @@ def test_keys_are_checked_with_each_other():
     assert validate_topic_configs(BROKER, {**bad, "max.compaction.lag.ms": "10"}) == {**bad, "max.compaction.lag.ms": "10"}
 
 
-TIERED = {
-    "local.retention.ms": ("-2", "-1", "1000"),
-    "local.retention.bytes": ("-2", "-1", "1000"),
-    "remote.storage.enable": ("false", "true"),
+def test_what_asks_for_tiered_storage_is_refused_with_the_reason():
+    """The default is taken, for tools send it along; the other value would promise what isn't done."""
+    assert validate_topic_configs(BROKER, {"remote.storage.enable": "false"}) == {"remote.storage.enable": "false"}
+    fault = validate_topic_configs(BROKER, {"remote.storage.enable": "true"})
+    assert isinstance(fault, TopicConfigFault)
+    assert fault.message == "remote.storage.enable=true is not possible: allowed is only false, for this broker has no tiered storage."
+
+
+BESIDE_TIERED = {
+    "local.retention.ms": ("-2", "-1", "0", "1000", "9223372036854775807"),
+    "local.retention.bytes": ("-2", "-1", "0", "1000"),
     "remote.log.copy.disable": ("false", "true"),
     "remote.log.delete.on.disable": ("false", "true"),
 }
 
 
-@pytest.mark.parametrize("name", TIERED)
-def test_what_asks_for_tiered_storage_is_refused_with_the_reason(name: str):
-    """The default is taken, for tools send it along; any other value would promise what isn't done."""
-    default, *others = TIERED[name]
-    assert validate_topic_configs(BROKER, {name: default}) == {name: default}
-    for value in others:
-        fault = validate_topic_configs(BROKER, {name: value})
-        assert isinstance(fault, TopicConfigFault)
-        assert fault.message == f"{name}={value} is not possible: allowed is only {default}, for this broker has no tiered storage."
+@pytest.mark.parametrize("name", BESIDE_TIERED)
+def test_what_says_how_tiered_storage_would_work_is_kept_without_effect(name: str):
+    """As in Kafka 4.3.1, where the key is set on a topic that isn't tiered; also above what is kept in total."""
+    for value in BESIDE_TIERED[name]:
+        given = {name: value, "retention.ms": "500", "retention.bytes": "500"}
+        assert validate_topic_configs(BROKER, given) == given
+        assert log_config(BROKER, given) == log_config(BROKER, {"retention.ms": "500", "retention.bytes": "500"})
+    for wrong in ("-3", "x"):
+        assert isinstance(validate_topic_configs(BROKER, {name: wrong}), TopicConfigFault)
 
 
 @pytest.mark.parametrize(("name", "value"), [("log.local.retention.ms", "5"), ("log.local.retention.bytes", "5")])
@@ -107,7 +114,7 @@ def test_a_broker_is_not_started_on_defaults_that_ask_for_tiered_storage(name: s
 
 def test_what_another_version_let_through_is_left_aside():
     """A stored value mustn't keep a log from being loaded."""
-    assert log_config(BROKER, {"local.retention.ms": "5", "retention.ms": "7"}).retention_ms == 7
+    assert log_config(BROKER, {"remote.storage.enable": "true", "retention.ms": "7"}).retention_ms == 7
 
 
 def test_keys_are_checked_with_the_brokers():
