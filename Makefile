@@ -52,6 +52,7 @@ kcat: # installed where it is missing
 etcd: # installed where it is missing, in CI only: elsewhere its package would leave a server running
 ifdef CI
 	$(call install,etcd,etcd-server,etcd)
+	$(call install,etcdctl,etcd-client,etcd)
 else
 	@command -v etcd >/dev/null || echo "etcd is missing: its tests are skipped"
 endif

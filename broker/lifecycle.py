@@ -35,6 +35,7 @@ from lowtide.broker.isr_changes import IsrChanges
 from lowtide.broker.log_directories import check_directories, check_metadata_directory, make_log_manager
 from lowtide.broker.loop_health import LoopHealth
 from lowtide.broker.membership import hand_over, registration_of, session_settings
+from lowtide.broker.metadata_copies import MetadataCopies, read_copies
 from lowtide.broker.partition_administrator import controller_settings
 from lowtide.broker.peer_client import PeerClients
 from lowtide.broker.ports import Ports
@@ -50,7 +51,7 @@ from lowtide.broker.topics import TopicAdministrator
 from lowtide.broker.unclean_elections import tell_unclean_elections
 from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.embedded import METADATA_FILE
-from lowtide.metadata.errors import InconsistentClusterError, OldBrokerError, SessionError
+from lowtide.metadata.errors import InconsistentClusterError, OldBrokerError, OtherClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.records import Listener, MetadataCorruptError
 from lowtide.metadata.session import MetadataSession
@@ -106,6 +107,7 @@ class Broker:
         self._store: OwnedStore | None = None
         self._log_manager: LogManager | None = None
         self._session: MetadataSession | None = None
+        self._copies: MetadataCopies | None = None
         self._server: Server | None = None
         self._host: ConnectionHost | None = None
         self._fence: Fence | None = None
@@ -175,8 +177,9 @@ class Broker:
         )
         self._log_manager = make_log_manager(config, ports, self._descriptors)
         try:
-            cluster_id = await self._session.open(self._log_manager.known_cluster_id())
-        except InconsistentClusterError as error:
+            remembered = {} if adopts is not Adoption.NONE else read_copies(ports.filesystem, self._log_manager.paths, self.log)
+            cluster_id = await self._session.open(self._log_manager.known_cluster_id(), remembered)
+        except OtherClusterError as error:
             raise StorageError(", ".join(config.log_dirs), f"{error} (meta.properties)") from error
         self._log_manager.on_directory_failed = self._on_directory_failed
         self._follow_configs(self._session.image)
@@ -189,6 +192,9 @@ class Broker:
             topics=topics,
             deleted_topics=self._session.image.deleted_topics,
         )
+        self._copies = MetadataCopies(ports.filesystem, ports.worker, self._log_manager, self._session.copy)
+        self._copies.begin()
+        self._session.keep(self._copies)
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
         await self._serve(self._session, self._log_manager, adopts=adopts)
@@ -291,16 +297,16 @@ class Broker:
         session.on_image(self._on_image)
         directories = BrokerDirectories(log_manager, config.node_id)
         new_directories = {path for path, number in directories.registrations().items() if number is None}
-        await session.start(registration_of(config, self._advertised()), directories, self._offline_replicas(session.image))
-        if adopts is not Adoption.NONE:
+        is_adopting = adopts is not Adoption.NONE
+        registration = registration_of(config, self._advertised())
+        await session.start(registration, directories, self._offline_replicas(session.image), adopts=is_adopting)
+        if is_adopting:
             known = kafka_configs(ports.filesystem, config.log_dirs, self.log) if adopts is Adoption.FROM_KAFKA else {}
             await adopt_topics(session, list(log_manager.logs.values()), known, self.log)
             await finish_adoption(session)
         image = session.image
         if session.store_is_older:
             new_directories = set(config.log_dirs)
-            if adopts is Adoption.NONE:
-                self.log.error("the metadata are older than the log directories: no log is removed, whatever they lack")
         replicas.on_image(image, image.topics.values(), ())
         settle_strays(image, log_manager.logs, replicas, ports.filesystem, new_directories, self.log)
         await replicas.settled()
@@ -346,14 +352,13 @@ class Broker:
 
     async def _abandon(self, *, clean: bool = False) -> None:
         """End what runs. Only a `clean` end marks the log directories so."""
-        parts: tuple[DueWork | Retention | Cleaner | None, ...] = (self._due_work, self.retention, self.cleaner)
+        parts: tuple[DueWork | Retention | Cleaner | LoopHealth | MetadataCopies | None, ...]
+        parts = (self._due_work, self.retention, self.cleaner, self.loop_health, self._copies)
         for part in parts:
             if part is not None:
                 part.stop()
         if self._fence is not None:
             self._fence.close()
-        if self.loop_health is not None:
-            self.loop_health.stop()
         if self._server is not None:
             await self._server.close(0)
         if self.fetchers is not None:
@@ -461,7 +466,7 @@ class Broker:
             self.replicas.on_fenced()
 
     def _on_task_failed(self, name: str, error: BaseException) -> None:
-        if isinstance(error, OldBrokerError):  # The others agreed while it was away.
+        if isinstance(error, OldBrokerError | InconsistentClusterError):  # The others agreed while it was away; the store went back.
             self._fail(f"the broker stops: {error}")
             return
         self.log.error("task failed", task=name, error=f"{type(error).__name__}: {error}")

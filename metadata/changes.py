@@ -14,8 +14,8 @@ import msgspec
 
 from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare, Delete, Put
 
-FENCES: Final = 2
-"""Comparisons that the session adds to each step: the broker's registration, and the controller's key."""
+FENCES: Final = 3
+"""Comparisons that the session adds to each step: the broker's registration, that nothing is suspended, and the controller's key."""
 
 STEP_PARTITIONS: Final = 100
 """Partitions written in one step, so that its comparisons with fences and its record stay below the store's limit.

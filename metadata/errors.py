@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+REMEDY = "stop all brokers and bring the metadata forward with `lowtide metadata recover` (docs/etcd.md)"
+"""What an operator does about a store that went back."""
+
 
 class SessionError(Exception):
     """The session can't do this now, or any more."""
@@ -29,3 +32,16 @@ class OldBrokerError(SessionError):
 
 class InconsistentClusterError(SessionError):
     """The store belongs to another cluster than the log directories, or to an earlier state of this one."""
+
+
+class StoreWentBackError(InconsistentClusterError):
+    """The store was put back to an earlier state of this cluster. Nothing may be decided on it before it is brought forward."""
+
+    def __init__(self, reason: str) -> None:
+        """`reason` says what shows it; the message says what to do besides."""
+        super().__init__(f"{reason}; {REMEDY}")
+        self.reason = reason
+
+
+class OtherClusterError(InconsistentClusterError):
+    """The store belongs to another cluster than the log directories."""

@@ -209,6 +209,29 @@ class EtcdStore:
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 raise _lost(error) from error
 
+    # Which etcd it is
+
+    @property
+    def connections(self) -> int:
+        """See `MetadataStore.connections`."""
+        return self._connection.connections
+
+    async def raft_surplus(self) -> int | None:
+        """See `MetadataStore.raft_surplus`."""
+        failure = None
+        for _ in range(self._connection.attempts):
+            self._check_open()
+            try:
+                return await self._connection.raft_surplus()
+            except CallFailedError as error:
+                failure = error
+        assert failure is not None
+        raise _unavailable(failure) from failure
+
+    def require_raft_surplus(self, least: int) -> None:
+        """See `MetadataStore.require_raft_surplus`."""
+        self._connection.require_raft_surplus(least)
+
     # Calls
 
     async def _read(self, method: str, request: Any, response_type: type[T]) -> T:

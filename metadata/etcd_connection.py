@@ -24,7 +24,7 @@ import grpc
 from grpc import aio
 
 from lowtide.metadata import etcd_rpc_pb2 as rpc
-from lowtide.metadata.errors import InconsistentClusterError
+from lowtide.metadata.errors import InconsistentClusterError, StoreWentBackError
 from lowtide.metadata.etcd_address import NO_ACCESS, EtcdAccess
 from lowtide.metadata.store import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS
 
@@ -66,6 +66,8 @@ _METADATA: Final = (("hasleader", "true"),)
 
 _LINEARIZABLE: Final = frozenset({"KV/Range", "KV/Txn"})
 """Calls whose answers never have a revision below one that was answered before they were sent."""
+
+_NOT_FOR_US: Final = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED})
 
 _SAID_BY_ETCD: Final = "etcdserver: "
 _NO_LEADER: Final = "etcdserver: no leader"
@@ -119,11 +121,12 @@ class CallFailedError(Exception):
 class _Link:
     """The connection to one endpoint, and the open streams over it."""
 
-    __slots__ = ("channel", "endpoint", "number")
+    __slots__ = ("channel", "endpoint", "is_checked", "number")
 
     def __init__(self, number: int, endpoint: str, access: EtcdAccess) -> None:
         self.number = number
         self.endpoint = endpoint
+        self.is_checked = False
         if access.ca:
             credentials = grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None)
             self.channel = aio.secure_channel(endpoint, credentials, options=_OPTIONS)
@@ -183,8 +186,13 @@ class EtcdConnection:
         self._authenticating = asyncio.Lock()
         self._needs_token = bool(access.user)
         self._link = self._link_to(0)
+        self._checking = asyncio.Lock()
         self._cluster_id = 0
         self._revision = 0
+        self._raft_term = 0
+        self._least_surplus: int | None = None
+        self.connections = 1
+        """How many connections were made or begun."""
         self.closed = False
 
     @property
@@ -195,15 +203,55 @@ class EtcdConnection:
     async def call(self, method: str, request: Any, response_type: type[T]) -> T:
         """One call, once. Errors: CallFailedError; InconsistentClusterError when this endpoint is of another etcd, or of an earlier one."""
         link = await self._connected()
-        seen = self._revision
+        seen, seen_term = self._revision, self._raft_term
         response = await self._call(link, method, request, response_type)
         self.check_cluster(link.endpoint, response.header.cluster_id)
         if method in _LINEARIZABLE:
-            if response.header.revision < seen:
-                message = f"{link.endpoint} went back from revision {seen} to {response.header.revision}: was a backup restored?"
-                raise InconsistentClusterError(message)
-            self._revision = max(self._revision, response.header.revision)
+            revision, term = response.header.revision, response.header.raft_term
+            if revision < seen:
+                raise StoreWentBackError(f"etcd at {link.endpoint} went back from revision {seen} to {revision}")
+            if term < seen_term:
+                raise StoreWentBackError(f"etcd at {link.endpoint} went back from raft term {seen_term} to {term}")
+            self._revision, self._raft_term = max(self._revision, revision), max(self._raft_term, term)
         return response  # type: ignore[no-any-return]
+
+    async def raft_surplus(self) -> int | None:
+        """See `MetadataStore.raft_surplus`. None where the user may not ask: some releases keep the question for the user root.
+
+        Errors: CallFailedError.
+        """
+        return await self._raft_surplus(await self._connected())
+
+    def require_raft_surplus(self, least: int) -> None:
+        """See `MetadataStore.require_raft_surplus`."""
+        self._least_surplus = least
+        self._link.is_checked = False
+
+    async def _raft_surplus(self, link: _Link) -> int | None:
+        try:
+            response = await self._call(link, "Maintenance/Status", rpc.StatusRequest(), rpc.StatusResponse)
+        except CallFailedError as error:
+            if error.code in _NOT_FOR_US:
+                return None
+            raise
+        self.check_cluster(link.endpoint, response.header.cluster_id)
+        # The revision is read before the index, and is of what was applied: the difference may be too large, and isn't too small.
+        index = response.raft_applied_index or response.raft_index
+        return int(index) - int(response.header.revision)
+
+    async def _check_link(self, link: _Link) -> None:
+        """Before the first call over a connection: is it the etcd that it was? Errors: StoreWentBackError; CallFailedError, not sent."""
+        try:
+            surplus = await self._raft_surplus(link)
+        except CallFailedError as error:
+            if error.outcome is Outcome.UNKNOWN:
+                raise CallFailedError(str(error), Outcome.NOT_SENT) from error
+            raise
+        if surplus is not None and self._least_surplus is not None and surplus < self._least_surplus:
+            raise StoreWentBackError(
+                f"etcd at {link.endpoint} was restored from a snapshot: its raft log has {-surplus} entries less than it has revisions"
+            )
+        link.is_checked = True
 
     async def _call(self, link: _Link, method: str, request: Any, response_type: type[T]) -> Any:
         try:
@@ -258,6 +306,10 @@ class EtcdConnection:
             async with self._authenticating:
                 if self._needs_token:
                     await self._authenticate(link)
+        if self._least_surplus is not None and not link.is_checked:
+            async with self._checking:
+                if not link.is_checked:
+                    await self._check_link(link)
         return link
 
     async def _authenticate(self, link: _Link) -> None:
@@ -310,6 +362,7 @@ class EtcdConnection:
         """Turn to the next endpoint, unless somebody did already."""
         if link is self._link and not self.closed:
             self._link = self._link_to((link.number + 1) % len(self.endpoints))
+            self.connections += 1
             await link.channel.close()
 
     def _link_to(self, number: int) -> _Link:

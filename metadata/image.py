@@ -19,8 +19,10 @@ from lowtide.metadata.records import (
     NO_LEADER,
     ControllerRecord,
     FeaturesRecord,
+    HistoryRecord,
     MetadataCorruptError,
     PartitionRecord,
+    SuspensionRecord,
     TopicRecord,
     decode,
 )
@@ -99,6 +101,7 @@ class ImageDelta(msgspec.Struct, frozen=True):
 
 NO_CONFIGS: Mapping[str, str] = {}
 NO_FEATURES: Final = FeaturesRecord()
+NO_HISTORY: Final = HistoryRecord()
 
 
 class MetadataImage(msgspec.Struct, frozen=True):
@@ -109,7 +112,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
     under the empty name what was set on all of them. `shutdowns`, `offline_replicas` and `stale_marks` tell more of brokers, by their ids
     (`broker_image`); ask the methods instead. `known_brokers` are all that ever registered and weren't unregistered, as they registered
     last. `group_configs` has what is set on groups, by their ids. `deleted_topics` are topic ids that were deleted, the newest of them at
-    least, with the revision of the deletion. The mappings must not be changed.
+    least, with the revision of the deletion. `suspension` says why nobody may act on these metadata; it is empty while all may. The
+    mappings must not be changed.
     """
 
     revision: Revision = 0
@@ -129,6 +133,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
     known_brokers: Mapping[BrokerId, BrokerImage] = {}
     group_configs: Mapping[str, ConfigImage] = {}
     deleted_topics: Mapping[TopicId, Revision] = {}
+    history: HistoryRecord = NO_HISTORY
+    suspension: str = ""
 
     @classmethod
     def load(cls, pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes) -> MetadataImage:
@@ -263,6 +269,7 @@ class _ImageChange:
         self._cluster_id = image.cluster_id
         self._controller = (image.controller_id, image.controller_revision)
         self._features = (image.features, image.features_revision)
+        self._history, self._suspension = image.history, image.suspension
         self._topics: dict[str, TopicImage] | None = None
         self._topic_names: dict[TopicId, str] | None = None
         self._loose: dict[TopicId, Mapping[int, PartitionImage]] | None = None
@@ -324,6 +331,8 @@ class _ImageChange:
             brokers.known,
             old.group_configs if self._group_configs is None else self._group_configs,
             old.deleted_topics if self._deleted_topics is None else self._deleted_topics,
+            self._history,
+            self._suspension,
         )
 
     def _apply_other(self, key: bytes, change: KeyValue | Event) -> None:
@@ -346,6 +355,10 @@ class _ImageChange:
             self._apply_tombstone(key, change)
         elif key == keys.FEATURES:
             self._features = (NO_FEATURES, 0) if value is None else (decode(key, value, FeaturesRecord), change.modify_revision)
+        elif key == keys.HISTORY:
+            self._history = NO_HISTORY if value is None else decode(key, value, HistoryRecord)
+        elif key == keys.SUSPENSION:
+            self._suspension = "" if value is None else decode(key, value, SuspensionRecord).reason
 
     def _apply_tombstone(self, key: bytes, change: KeyValue | Event) -> None:
         if self._deleted_topics is None:

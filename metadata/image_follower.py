@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from lowtide.metadata.errors import InconsistentClusterError, SessionError
+from lowtide.metadata import keys
+from lowtide.metadata.errors import InconsistentClusterError, SessionError, StoreWentBackError
 from lowtide.metadata.image import ImageDelta, MetadataImage, difference
+from lowtide.metadata.metadata_copy import Change, MetadataCopy, change_of, contradiction, rows_of
+from lowtide.metadata.records import HistoryRecord, decode
 from lowtide.metadata.store import CompactedError, MetadataStore, Revision, UnavailableError
 from lowtide.metadata.writer import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lowtide.metadata.store import KeyValue
     from lowtide.runtime.clock import Clock
 
     ImageListener = Callable[[MetadataImage, MetadataImage, ImageDelta], None]
@@ -33,6 +37,18 @@ WATCH_PATIENCE_S: Final = 0.2
 
 BEHIND_PART: Final = 0.25
 """The part of that time for which an image may stay behind before everything is read anew."""
+
+
+class CopyKeeper(Protocol):
+    """Who writes down what is followed."""
+
+    def on_loaded(self, copy: MetadataCopy) -> None:
+        """All of it was read."""
+        ...
+
+    def on_change(self, change: Change) -> None:
+        """A revision changed something, which is about to be acted upon."""
+        ...
 
 
 class ImageFollower:
@@ -51,6 +67,9 @@ class ImageFollower:
         self._watching: asyncio.Timeout | None = None
         self._ended = ""
         self.image = MetadataImage()
+        self.copy = MetadataCopy((), 0)
+        """What the image was made of."""
+        self.keeper: CopyKeeper | None = None
         self.shown_ms = 0
         """When the image was asked for (monotonic): what the store had answered to anybody before that is in it."""
 
@@ -61,14 +80,33 @@ class ImageFollower:
     # Reading
 
     async def read(self) -> None:
-        """Read the whole image. Errors: UnavailableError, InconsistentClusterError, MetadataCorruptError."""
+        """Read the whole image. Errors: UnavailableError, InconsistentClusterError, MetadataCorruptError.
+
+        StoreWentBackError when what is read can't be a later state of what was followed.
+        """
         seen, sent_ms = self.image.revision, self._clock.monotonic_ms()
         pairs, revision = await self._store.range(self._prefix)
         check_progress(seen, revision)
+        if revision >= self.image.revision:  # Else the watch has brought more meanwhile.
+            copy = self._copied(pairs, revision)
+            if seen and (reason := contradiction(self.copy, copy.rows, revision)) is not None:
+                raise StoreWentBackError(f"the metadata store went back: {reason}")
         if revision > self.image.revision:
             image = MetadataImage.load(pairs, revision, prefix=self._prefix)
+            self.copy = copy
+            if self.keeper is not None:
+                self.keeper.on_loaded(copy)
             self._show(image, difference(self.image, image))
         self.note_revision(revision, sent_ms)
+
+    def _copied(self, pairs: list[KeyValue], revision: Revision) -> MetadataCopy:
+        copy = MetadataCopy(rows_of(pairs, self._prefix), revision)
+        history, cluster_id = copy.rows.get(keys.HISTORY), copy.rows.get(keys.CLUSTER_ID)
+        if history is not None:
+            copy.history_id = decode(keys.HISTORY, history[1], HistoryRecord).history_id
+        if cluster_id is not None:
+            copy.cluster_id = cluster_id[1].decode()
+        return copy
 
     async def image_from(self, revision: Revision) -> MetadataImage:
         """An image that shows the store at `revision`, which may not have changed anything that is shown. Errors: as `read`."""
@@ -106,6 +144,10 @@ class ImageFollower:
         async with aclosing(self._store.watch(self._prefix, self.image.revision + 1)) as batches:
             async for batch in batches:
                 if batch.revision > self.image.revision:  # Else everything was read meanwhile.
+                    change = change_of(batch, self._prefix)
+                    self.copy.apply(change)
+                    if self.keeper is not None:
+                        self.keeper.on_change(change)
                     self._show(*self.image.apply(batch, prefix=self._prefix))
 
     async def _read_or_rest(self, retry: Retry) -> None:
@@ -176,7 +218,6 @@ class ImageFollower:
 
 
 def check_progress(seen: Revision, revision: Revision) -> None:
-    """A store's revision never falls. Errors: InconsistentClusterError."""
+    """A store's revision never falls. Errors: StoreWentBackError."""
     if revision < seen:
-        message = f"the metadata store went back from revision {seen} to {revision}: was a backup restored?"
-        raise InconsistentClusterError(message)
+        raise StoreWentBackError(f"the metadata store went back from revision {seen} to {revision}")

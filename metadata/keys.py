@@ -10,6 +10,8 @@
 | `registrations/<id>` | `RegistrationRecord` | for ever, a larger number with each start |
 | `stale/<id>/<number, twenty digits>` | map of topic id to numbers | until no ISR is so old; replicas that lost something |
 | `features` | `FeaturesRecord` | for ever |
+| `history` | `HistoryRecord` | for ever, another one with each recovery |
+| `suspension` | `SuspensionRecord` | from the moment on when the store was found to be put back, until a recovery |
 | `controller` | `ControllerRecord` | with that broker's lease; its create revision is the fence of controller writes |
 | `controller_epoch` | number | for ever, one more per election |
 | `topics/<name>` | `TopicRecord` | until the topic is deleted |
@@ -56,10 +58,18 @@ STALE: Final = b"stale/"
 
 CLUSTER_ID: Final = b"cluster_id"
 FEATURES: Final = b"features"
+HISTORY: Final = b"history"
+SUSPENSION: Final = b"suspension"
 CONTROLLER: Final = b"controller"
 CONTROLLER_EPOCH: Final = b"controller_epoch"
 NEXT_PRODUCER_ID: Final = b"producer_ids/next"
 ADOPTION: Final = b"adoption"
+
+TOMBSTONES_MAX: Final = 10_000
+"""Deleted topics that are remembered: about a megabyte of the store. The oldest beyond it are swept."""
+
+LASTING: Final = (CLUSTER_ID, HISTORY, CONTROLLER_EPOCH, NEXT_PRODUCER_ID, REGISTRATIONS)
+"""What these begin with is never deleted."""
 
 
 def broker(broker_id: BrokerId) -> bytes:

@@ -170,6 +170,18 @@ class LocalStore:
         if self._engine.begin_lease_end(lease):
             await self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))
 
+    @property
+    def connections(self) -> int:
+        """See `MetadataStore.connections`: there is no way to go."""
+        return 1
+
+    async def raft_surplus(self) -> int | None:
+        """See `MetadataStore.raft_surplus`: there is no raft log."""
+        return None
+
+    def require_raft_surplus(self, least: int) -> None:
+        """See `MetadataStore.require_raft_surplus`."""
+
     async def close(self) -> None:
         """Finish what was begun, then refuse everything. Leases end with the store."""
         if self._closed:

@@ -213,6 +213,19 @@ class MemoryClient:
         await self._cross()
         await self._store.lease_revoke(lease)
 
+    @property
+    def connections(self) -> int:
+        """See `MetadataStore.connections`."""
+        return self._store.connections
+
+    async def raft_surplus(self) -> int | None:
+        """See `MetadataStore.raft_surplus`."""
+        await self._cross()
+        return await self._store.raft_surplus()
+
+    def require_raft_surplus(self, least: int) -> None:
+        """See `MetadataStore.require_raft_surplus`."""
+
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
         """See `MetadataStore.watch`. While the way is cut, batches wait."""
         async with aclosing(self._store.watch(prefix, start_revision)) as batches:

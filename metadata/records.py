@@ -64,6 +64,26 @@ class FeaturesRecord(msgspec.Struct, frozen=True, gc=False):
     log_start_reporting: int = 0
 
 
+class HistoryRecord(msgspec.Struct, frozen=True, gc=False):
+    """Which life of the store this is. `history_id` is random; a recovery (`lowtide metadata recover`) makes another one.
+
+    `raft_surplus`: below it the store was restored from a snapshot; see `MetadataStore.raft_surplus`. `previous_id` and
+    `previous_revision` say from which history, and up to where, a recovery came.
+    """
+
+    history_id: str = ""
+    raft_surplus: int = 0
+    previous_id: str = ""
+    previous_revision: int = 0
+
+
+class SuspensionRecord(msgspec.Struct, frozen=True, gc=False):
+    """That no broker may act on this store, for it was put back to an earlier state; why, and which broker found out."""
+
+    reason: str
+    broker_id: BrokerId
+
+
 ReplicaNumbers: TypeAlias = dict[str, list[int]]
 """Some replicas of one broker: the partitions' numbers by topic id in text form."""
 

@@ -24,9 +24,18 @@ import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.broker_image import Replicas, encode_replicas
-from lowtide.metadata.errors import DuplicateBrokerError, OldBrokerError
+from lowtide.metadata.errors import REMEDY, DuplicateBrokerError, InconsistentClusterError, OldBrokerError, StoreWentBackError
 from lowtide.metadata.image_follower import check_progress
-from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, BrokerRecord, FeaturesRecord, Listener, RegistrationRecord, decode, encode
+from lowtide.metadata.records import (
+    LOG_START_REPORTING_LEVEL,
+    BrokerRecord,
+    FeaturesRecord,
+    Listener,
+    RegistrationRecord,
+    SuspensionRecord,
+    decode,
+    encode,
+)
 from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Get, LeaseGoneError, LeaseId, Put, Revision, UnavailableError
 from lowtide.metadata.writer import Retry
 
@@ -130,14 +139,15 @@ class Registrar:
         self._follower = follower
         self._record = BrokerRecord("", ())
         self._directories: LogDirectories = NoDirectories()
+        self._adopts = False
         self._number = 0
         self._held: set[int] = set()
         self._leases: dict[LeaseId, int] = {}
         self.store_is_older = False
         """Whether a log directory has a number that the store never drew: the store was lost, or put back from a backup."""
 
-    def begin(self, registration: BrokerRegistration, incarnation: str, directories: LogDirectories) -> None:
-        """A new process: say who it is."""
+    def begin(self, registration: BrokerRegistration, incarnation: str, directories: LogDirectories, *, adopts: bool = False) -> None:
+        """A new process: say who it is. `adopts`: the operator knows that the store has forgotten what the directories have seen."""
         self._record = BrokerRecord(
             incarnation,
             registration.listeners,
@@ -146,6 +156,7 @@ class Registrar:
             registration.metadata_level,
         )
         self._directories = directories
+        self._adopts = adopts
 
     async def register(self, give_up_ms: int, offline: Replicas) -> Registered:
         """Register, with these replicas as offline. Waits while an earlier registration lives that may be another process's.
@@ -191,6 +202,11 @@ class Registrar:
             record = _registration(pair)
             newest = max(owned.values(), default=MISSING_NUMBER)
             self.store_is_older = newest > record.drawn
+            if self.store_is_older and not self._adopts:
+                raise StoreWentBackError(
+                    f"the metadata store was put back to an earlier state: broker {self._broker_id} has registered {record.drawn} times "
+                    f"there, and has number {newest} in a log directory"
+                )
             number = max(record.drawn, newest) + 1
             unchanged = Compare(key, "modify", "==", ABSENT if pair is None else pair.modify_revision)
             with suppress(AmbiguousError):  # Then the number may be drawn, by nobody: another one is.
@@ -245,6 +261,7 @@ class Registrar:
         compares = [
             Compare(self._key(broker), "create", "==", ABSENT),
             Compare(self._key(registration), "modify", "==", drawn.revision),
+            Compare(self._key(keys.SUSPENSION), "create", "==", ABSENT),
         ]
         record = encode(self._record)
         operations: list[Operation] = [Put(self._key(broker), record, lease), Put(self._key(keys.known_broker(self._broker_id)), record)]
@@ -264,12 +281,16 @@ class Registrar:
             return None
 
     async def _look(self) -> _Others:
-        """What stands in the way, as of one moment. Errors: InconsistentClusterError when the store went back."""
+        """What stands in the way, as of one moment. Errors: InconsistentClusterError when the store went back, or is suspended."""
         seen = self._follower.image.revision
-        wanted = [keys.broker(self._broker_id), keys.registration(self._broker_id), keys.FEATURES]
+        wanted = [keys.broker(self._broker_id), keys.registration(self._broker_id), keys.FEATURES, keys.SUSPENSION]
         result = await self._store.transact([], [Get(self._key(key)) for key in wanted])
         check_progress(seen, result.revision)
-        return _Others(*result.gets)
+        *others, suspension = result.gets
+        if suspension is not None:
+            reason = decode(suspension.key, suspension.value, SuspensionRecord).reason
+            raise InconsistentClusterError(f"the metadata store is suspended, {reason}; {REMEDY}")
+        return _Others(*others)
 
     async def _missing(self, drawn: _Drawn) -> Replicas:
         """What this broker should have and hasn't, by an image in which no other process can be this broker any more."""

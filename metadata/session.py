@@ -14,7 +14,7 @@ Does not do: the steps of a registration (`registration`), what should be writte
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -27,6 +27,8 @@ from lowtide.metadata.errors import (
     FencedError,
     InconsistentClusterError,
     NotControllerError,
+    OtherClusterError,
+    StoreWentBackError,
 )
 from lowtide.metadata.image_follower import ImageFollower
 from lowtide.metadata.records import ControllerRecord, encode
@@ -44,14 +46,16 @@ from lowtide.metadata.store import (
     Revision,
     UnavailableError,
 )
-from lowtide.metadata.writer import FencedWriter, Retry
+from lowtide.metadata.store_guard import StoreGuard
+from lowtide.metadata.writer import FencedWriter, Retry, is_set_within
 from lowtide.protocol.types import topic_id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
     from lowtide.metadata.image import ImageDelta, MetadataImage
-    from lowtide.metadata.image_follower import ImageListener
+    from lowtide.metadata.image_follower import CopyKeeper, ImageListener
+    from lowtide.metadata.metadata_copy import MetadataCopy
     from lowtide.protocol.types import BrokerEpoch, BrokerId
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
@@ -114,6 +118,7 @@ class MetadataSession:
             time_to_live_ms=self._settings.time_to_live_ms,
             follower=self._follower,
         )
+        self._store_guard = StoreGuard(store, self._follower, self._prefix, broker_id, random)
         self._lease: LeaseId = NO_LEASE
         self._alive_until_ms = 0
         self._offline: Replicas = {}
@@ -127,6 +132,8 @@ class MetadataSession:
         self.broker_id = broker_id
         self.broker_epoch: BrokerEpoch = 0
         self.cluster_id = ""
+        self.refused = ""
+        """Why this broker may not act on the store, for good; empty while it may."""
 
     # State
 
@@ -159,6 +166,15 @@ class MetadataSession:
         """
         return self.broker_epoch == 0 or self._clock.monotonic_ms() >= self.fenced_from_ms
 
+    @property
+    def copy(self) -> MetadataCopy:
+        """What the image was made of."""
+        return self._follower.copy
+
+    def keep(self, keeper: CopyKeeper) -> None:
+        """Have whatever is followed written down before it is acted upon."""
+        self._follower.keeper = keeper
+
     def on_image(self, listener: ImageListener) -> None:
         """Call `listener(old, new, delta)` in the loop whenever the image changes, in the order of registration."""
         self._follower.on_image(listener)
@@ -169,35 +185,51 @@ class MetadataSession:
 
     # Life
 
-    async def open(self, cluster_id: str | None = None) -> str:
+    async def open(self, cluster_id: str | None = None, remembered: Mapping[str, MetadataCopy] | None = None) -> str:
         """Read the image and agree on the cluster's id: `cluster_id` if the store has none yet, or a random one. Returns it.
 
+        `remembered` is what log directories know of the metadata, by path: a store that can't be a later state of that is refused.
         Does not register the broker; `start` does. Errors: InconsistentClusterError, UnavailableError, AmbiguousError.
         """
+        if self._opened and cluster_id is None:
+            return self.cluster_id
+        try:
+            return await self._open(cluster_id, remembered or {})
+        except InconsistentClusterError as error:
+            await self._on_refused(error)
+            raise
+
+    async def _open(self, cluster_id: str | None, remembered: Mapping[str, MetadataCopy]) -> str:
         if not self._opened:
             await self._follower.read()
-            self._opened = True
+            await self._store_guard.check(remembered)
         known = self.cluster_id or self.image.cluster_id
         if not known:
-            known = await self._claim_cluster_id(cluster_id or topic_id_text(self._random.randbytes(16)))
+            known = await self._store_guard.claim_cluster_id(cluster_id or topic_id_text(self._random.randbytes(16)))
         if cluster_id is not None and cluster_id != known:
-            message = f"the metadata store belongs to cluster {known}, the log directories to {cluster_id}"
-            raise InconsistentClusterError(message)
+            raise OtherClusterError(f"the metadata store belongs to cluster {known}, the log directories to {cluster_id}")
         self.cluster_id = known
+        if not self._opened:
+            await self._store_guard.begin()
+            self._opened = True
         return known
 
     async def start(
-        self, registration: BrokerRegistration, directories: LogDirectories | None = None, offline: Replicas | None = None
+        self,
+        registration: BrokerRegistration,
+        directories: LogDirectories | None = None,
+        offline: Replicas | None = None,
+        *,
+        adopts: bool = False,
     ) -> None:
         """Register, become controller if nobody is, bring the image up to date, and keep all that so until `close`.
 
         Returns when the image shows this registration and what `reconcile` wanted. After an error only `close` may be called.
-        `directories` are those whose locks are held now; `offline` are replicas in others, which failed.
-
+        `directories` are those whose locks are held now; `offline` are replicas in others, which failed. `adopts`: see `Registrar.begin`.
         Errors: those of `Registrar.register` and of `open`, and whatever keeps the controller's work from being done in time.
         """
         await self.open()
-        self._registrar.begin(registration, self._random.randbytes(16).hex(), directories or NoDirectories())
+        self._registrar.begin(registration, self._random.randbytes(16).hex(), directories or NoDirectories(), adopts=adopts)
         self._offline = offline or {}
         self._spawn(self._follower.follow, "follow")
         give_up_ms = self._clock.monotonic_ms() + self._settings.registration_timeout_ms
@@ -237,8 +269,8 @@ class MetadataSession:
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
         lease, self._lease, self.broker_epoch = self._lease, NO_LEASE, 0
-        if lease != NO_LEASE:
-            with suppress(UnavailableError, AmbiguousError):
+        if lease != NO_LEASE and not self.refused:
+            with suppress(UnavailableError, AmbiguousError, InconsistentClusterError):
                 await self._store.lease_revoke(lease)
 
     def _spawn(self, endless: Callable[[], Coroutine[object, object, None]], name: str) -> None:
@@ -248,8 +280,29 @@ class MetadataSession:
         """Run one of the session's endless coroutines. When it ends, so do all waits for a newer image."""
         try:
             await endless()
+        except InconsistentClusterError as error:
+            await self._on_refused(error)
+            raise
         finally:
             self._follower.end(f"the session of broker {self.broker_id} is over")
+
+    @asynccontextmanager
+    async def _refusing(self) -> AsyncGenerator[None, None]:
+        """A write that finds out that the store went back is fenced. Errors: FencedError."""
+        try:
+            yield
+        except InconsistentClusterError as error:
+            await self._on_refused(error)
+            raise FencedError(str(error)) from error
+
+    async def _on_refused(self, error: InconsistentClusterError) -> None:
+        """Act no more, from this moment on; have the others stop too where the store is to blame."""
+        if self.refused:
+            return
+        self.refused = str(error)
+        self._set_epoch(0)
+        if isinstance(error, StoreWentBackError):
+            await self._store_guard.suspend(error.reason)
 
     # Writing
 
@@ -260,11 +313,13 @@ class MetadataSession:
         AmbiguousError: the store could not be asked in time what became of it.
         """
         fences = self._fences(needs_controller=plan.needs_controller)
-        return await self._writer.write(plan.steps, fences, self.image.revision)
+        async with self._refusing():
+            return await self._writer.write(plan.steps, fences, self.image.revision)
 
     async def allocate_producer_ids(self) -> range:
         """Take a block of producer ids that nobody had before. Errors: FencedError, UnavailableError."""
-        return await self._writer.allocate_producer_ids(self._fences(needs_controller=False))
+        async with self._refusing():
+            return await self._writer.allocate_producer_ids(self._fences(needs_controller=False))
 
     async def wait_for(self, revision: Revision) -> None:
         """Return when the image shows `revision`, one that changed a key under the prefix. Errors: SessionError when the session closes."""
@@ -272,9 +327,12 @@ class MetadataSession:
 
     def _fences(self, *, needs_controller: bool) -> list[Compare]:
         if self.broker_epoch == 0:
-            message = f"broker {self.broker_id} is not registered"
+            message = self.refused or f"broker {self.broker_id} is not registered"
             raise FencedError(message)
-        fences = [Compare(self._prefix + keys.broker(self.broker_id), "create", "==", self.broker_epoch)]
+        fences = [
+            Compare(self._prefix + keys.broker(self.broker_id), "create", "==", self.broker_epoch),
+            Compare(self._prefix + keys.SUSPENSION, "create", "==", ABSENT),
+        ]
         if needs_controller:
             if not self.is_controller:
                 message = f"broker {self.broker_id} is not the controller, {self.image.controller_id} is"
@@ -283,21 +341,17 @@ class MetadataSession:
         assert len(fences) <= FENCES
         return fences
 
-    async def _claim_cluster_id(self, wanted: str) -> str:
-        key = self._prefix + keys.CLUSTER_ID
-        try:
-            result = await self._store.transact([Compare(key, "create", "==", ABSENT)], [Put(key, wanted.encode())], [Get(key)])
-            pair = None if result.succeeded else result.gets[0]
-        except AmbiguousError:
-            pair = await self._store.get(key)
-            if pair is None:
-                raise
-        return wanted if pair is None else pair.value.decode()
-
     # Registration and lease
 
     async def _register(self, give_up_ms: int) -> None:
-        registered = await self._registrar.register(give_up_ms, self._offline)
+        if self.refused:
+            raise InconsistentClusterError(self.refused)
+        try:
+            await self._store_guard.check_connection()
+            registered = await self._registrar.register(give_up_ms, self._offline)
+        except InconsistentClusterError as error:
+            await self._on_refused(error)
+            raise
         self._lost.clear()
         self._lease, self._alive_until_ms = registered.lease, self._alive_until(registered.sent_ms)
         self._follower.note_revision(registered.epoch, registered.sent_ms)
@@ -306,8 +360,8 @@ class MetadataSession:
         self._check_registration()
 
     def _set_epoch(self, epoch: BrokerEpoch) -> None:
-        if epoch == 0:
-            self._alive_until_ms = 0
+        if epoch == 0 or self.refused:
+            epoch = self._alive_until_ms = 0
         if epoch != self.broker_epoch:
             self.broker_epoch = epoch
             for listener in self._registration_listeners:
@@ -331,9 +385,10 @@ class MetadataSession:
         """Returns when the image shows that our registration is gone. Errors: LeaseGoneError."""
         retry = Retry()
         wait_ms = self._settings.keep_alive_ms
-        while not await _is_set_within(self._lost, wait_ms):
+        while not await is_set_within(self._lost, wait_ms):
             sent_ms = self._clock.monotonic_ms()
             try:
+                await self._store_guard.check_connection()
                 await self._store.lease_keep_alive(self._lease)
             except (UnavailableError, AmbiguousError):
                 wait_ms = min(retry.next_ms(), self._settings.keep_alive_ms)
@@ -382,7 +437,10 @@ class MetadataSession:
 
     # Image
 
-    def _on_image(self, _old: MetadataImage, _new: MetadataImage, delta: ImageDelta) -> None:
+    def _on_image(self, _old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+        """The first to see an image: what mustn't be acted upon goes no further. Errors: InconsistentClusterError."""
+        if self._opened:
+            self._store_guard.check_image(new)
         self._check_registration()
         if delta.brokers_changed or delta.controller_changed:
             self._controller_work.set()
@@ -438,11 +496,3 @@ class MetadataSession:
             await self.wait_for(result.revision)
         elif result.gets[0] is not None:
             await self.wait_for(result.gets[0].create_revision)
-
-
-async def _is_set_within(event: asyncio.Event, wait_ms: int) -> bool:
-    try:
-        async with asyncio.timeout(wait_ms / 1000):
-            return await event.wait()
-    except TimeoutError:
-        return False

@@ -102,6 +102,19 @@ class StoreShare:
         """See `MetadataStore.watch`. One that waits when the share is closed is its broker's to end."""
         return self._open().watch(prefix, start_revision)
 
+    @property
+    def connections(self) -> int:
+        """See `MetadataStore.connections`."""
+        return self._store.connections
+
+    async def raft_surplus(self) -> int | None:
+        """See `MetadataStore.raft_surplus`."""
+        return await self._open().raft_surplus()
+
+    def require_raft_surplus(self, least: int) -> None:
+        """See `MetadataStore.require_raft_surplus`."""
+        self._open().require_raft_surplus(least)
+
     async def close(self) -> None:
         """Leave the store, which goes on for the others; the second call does nothing."""
         if not self._closed:

@@ -183,6 +183,24 @@ class MetadataStore(Protocol):
         """
         ...
 
+    @property
+    def connections(self) -> int:
+        """How often the way to the store was made; when it grows, what answers may be another state of the store."""
+        ...
+
+    async def raft_surplus(self) -> int | None:
+        """How many entries the store's raft log has more than the store has revisions; None where that can't be asked.
+
+        Each revision takes an entry, and some entries make no revision, so the number never falls while the store lives. A store that is
+        restored from a snapshot keeps its revision and begins its raft log again. May be a little too large, never too small.
+        Errors: UnavailableError.
+        """
+        ...
+
+    def require_raft_surplus(self, least: int) -> None:
+        """From now on refuse everything that comes over a new connection where the surplus is smaller: StoreWentBackError."""
+        ...
+
 
 class OwnedStore(MetadataStore, Protocol):
     """A store as whoever opened it sees it."""

@@ -54,6 +54,15 @@ class Retry:
         await asyncio.sleep(self.next_ms() / 1000)
 
 
+async def is_set_within(event: asyncio.Event, wait_ms: int) -> bool:
+    """Whether an event comes in time."""
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 class FencedWriter:
     """Makes changes on behalf of one broker. `fences` are the comparisons that every transaction gets besides its own."""
 
@@ -133,8 +142,11 @@ class FencedWriter:
 
     def _raise_if_fenced(self, fences: Sequence[Compare], result: TransactionResult) -> None:
         for fence, pair in zip(fences, result.gets, strict=True):
-            if pair is not None and pair.create_revision == fence.argument:
+            if (ABSENT if pair is None else pair.create_revision) == fence.argument:
                 continue
+            if fence.key.endswith(keys.SUSPENSION):
+                message = "the metadata store is suspended"
+                raise FencedError(message)
             if fence.key.endswith(keys.CONTROLLER):
                 message = "this broker is no longer the controller"
                 raise NotControllerError(message)

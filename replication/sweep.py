@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerId
 
-TOMBSTONES_MAX: Final = 10_000
-"""Deleted topics that are remembered: about a megabyte of the store. A broker that was away for more deletions sets logs aside."""
-
 _AGREED: Final = FeaturesRecord(log_start_reporting=1)
 
 
@@ -70,8 +67,8 @@ def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bo
 
 
 def plan_sweep_of_tombstones(image: MetadataImage) -> ChangePlan:
-    """Delete the oldest tombstones of topics beyond `TOMBSTONES_MAX`. A log that is found later without one is set aside, not removed."""
-    surplus = len(image.deleted_topics) - TOMBSTONES_MAX
+    """Delete the oldest tombstones of topics beyond `keys.TOMBSTONES_MAX`. A log that is found without one is set aside, not removed."""
+    surplus = len(image.deleted_topics) - keys.TOMBSTONES_MAX
     if surplus <= 0:
         return NO_CHANGE
     oldest = sorted(image.deleted_topics.items(), key=lambda entry: entry[1])[:surplus]

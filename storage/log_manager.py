@@ -76,6 +76,7 @@ class LogManager:
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
+        self._given = dict(zip(self._paths, directories, strict=True))
         self._opened = Opened()
         self._is_open = False
         settings = settings or LogManagerSettings()
@@ -370,6 +371,14 @@ class LogManager:
     def _answer_later(self, on_done: OnDurable, error: OSError | None) -> None:
         committer = self._committers[next(iter(self._committers))]
         committer.submit(Barrier(), lambda _error: on_done(error))
+
+    def commit(self, path: str, barrier: Barrier, on_done: Callable[[OSError | None], None]) -> None:
+        """Makes files of others in a log directory durable, behind what is under way there."""
+        self._committers[self._given[path]].submit(barrier, on_done)
+
+    def fail_directory(self, path: str, error: OSError) -> None:
+        """A file of others in a log directory has failed: the directory goes offline."""
+        self._directories[path].fail(error)
 
     # Due work and failure
 

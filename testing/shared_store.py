@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from contextvars import Context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from lowtide.metadata.errors import StoreWentBackError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.store import (
@@ -45,11 +46,21 @@ PREFIX: Final = b"/lowtide/"
 REQUEST_TIMEOUT_S: Final = 2.0
 """How long an asker waits for an answer: what the session to etcd waits."""
 
+SURPLUS: Final = 3
+"""What etcd's raft log has more than revisions, when it begins."""
+
 HELD_UP_S: Final = 3.0
 """How late a request that was held up may arrive."""
 
 _BATCHES_AT_ONCE: Final = 1000
 _LOOK_S: Final = 0.02
+
+
+class StoreSnapshot(NamedTuple):
+    """A backup of the store."""
+
+    keys: dict[bytes, KeyValue]
+    revision: Revision
 
 
 class SharedStore:
@@ -61,6 +72,9 @@ class SharedStore:
         self.disk = MemoryDisk()
         self.image = MetadataImage()
         self.is_away = False
+        self.restores = 0
+        self.raft_surplus = SURPLUS
+        self._random = random
         self._store = MemoryStore(self.disk, clock=SimulatedClock(loop), random=random, loop=loop)
         # Of no process: what is carried here goes on when those who sent it are stopped or dead.
         self._context = Context()
@@ -95,6 +109,30 @@ class SharedStore:
             self.is_away = False
             self._store.restart_leases()
 
+    def snapshot(self) -> StoreSnapshot:
+        """A backup of what is durable now."""
+        return StoreSnapshot(dict(self.disk.keys), self.disk.revision)
+
+    def restore(self, snapshot: StoreSnapshot, *, copied: bool = False) -> None:
+        """Put the store back to a backup, while it is away: restored from a snapshot, or, which nobody supports, with its files put back.
+
+        Who was registered at that moment is no more: their leases have ended.
+        """
+        assert self.is_away, "a store that answers can't be put back"
+        self._store.abandon()
+        self.disk = MemoryDisk()
+        self.disk.keys, self.disk.revision, self.disk.boots = dict(snapshot.keys), snapshot.revision, self.restores + 2
+        self.restores += 1
+        self.raft_surplus = SURPLUS if copied else SURPLUS + 1 - snapshot.revision
+        self._store = MemoryStore(self.disk, clock=SimulatedClock(self.loop), random=self._random, loop=self.loop)
+        self._store.cancel_lease_timer()
+        self.image = MetadataImage.load(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
+
+    async def answer_surplus(self) -> int:
+        """See `MetadataStore.raft_surplus`."""
+        await self.store.revision()
+        return self.raft_surplus
+
     def carry(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something that belongs to no process."""
 
@@ -118,6 +156,9 @@ class StoreLink:
         self._random = random
         self._effects = effects
         self._breaks = 0
+        self._revision = 0
+        self._seen_restores = shared.restores
+        self._least_surplus: int | None = None
         self._closed = False
         self.delay_ms = (0.1, 1.5)
         self.watch_lag_ms = (0.0, 1.0)
@@ -200,6 +241,19 @@ class StoreLink:
                     raise UnavailableError(message)
                 yield batch
 
+    @property
+    def connections(self) -> int:
+        """See `MetadataStore.connections`."""
+        return 1 + self._breaks + self._shared.restores
+
+    async def raft_surplus(self) -> int | None:
+        """See `MetadataStore.raft_surplus`."""
+        return await self._ask(lambda _store: self._shared.answer_surplus(), changes=False)
+
+    def require_raft_surplus(self, least: int) -> None:
+        """See `MetadataStore.require_raft_surplus`."""
+        self._least_surplus = least
+
     async def close(self) -> None:
         """See `OwnedStore.close`."""
         self._closed = True
@@ -238,19 +292,34 @@ class StoreLink:
             if fate == "refused":
                 message = "simulated: not now"
                 raise UnavailableError(message)
+            self._check_connection()
             outcome = await operation(self._shared.store)
-        except MetadataStoreError as error:
+            self._check_revision(outcome)
+        except (MetadataStoreError, StoreWentBackError) as error:
             outcome = error
         await asyncio.sleep(self._delay_s())
         if self.answers_are_cut or fate == "unanswered":
             self._effects["store answer cut off"] += self.answers_are_cut
             return
         if not answer.done():
-            if isinstance(outcome, MetadataStoreError):
+            if isinstance(outcome, MetadataStoreError | StoreWentBackError):
                 answer.set_exception(outcome)
                 answer.exception()  # Whoever asked may be dead.
             else:
                 answer.set_result(outcome)
+
+    def _check_connection(self) -> None:
+        """What a connection with etcd asks first when it was made again."""
+        if self._least_surplus is not None and self._shared.raft_surplus < self._least_surplus:
+            raise StoreWentBackError("simulated: the store was restored from a snapshot")
+
+    def _check_revision(self, outcome: Any) -> None:
+        """What each answer of etcd tells."""
+        revision = outcome[1] if isinstance(outcome, tuple) else getattr(outcome, "revision", 0)
+        if self._seen_restores != self._shared.restores and 0 < revision < self._revision:
+            raise StoreWentBackError(f"simulated: the store went back from revision {self._revision} to {revision}")
+        self._seen_restores = self._shared.restores
+        self._revision = max(self._revision, revision)
 
     def _delay_s(self) -> float:
         return self._random.uniform(*self.delay_ms) / 1000

@@ -1,36 +1,36 @@
-"""Metadata that were put back from a backup know less than the log directories: a start with them removes nothing."""
+"""Metadata that were put back from a backup know less than the log directories: no broker acts on them, and nothing is removed."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
-from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.testing.load import PartitionLoad
 
-from .serving import ServeProcess
+from .serving import ServeProcess, run_to_end, serve_command
 
-METADATA_VERSION = 12
 METADATA_FILE = "lowtide-metadata.sqlite"
 
 
-async def test_logs_of_topics_that_older_metadata_lack_are_left_alone(tmp_path: Path) -> None:
-    """Metadata that were put back from a backup know less than the log directories: what they lack wasn't deleted."""
+async def test_a_broker_is_not_started_over_older_metadata(tmp_path: Path) -> None:
+    """What they lack wasn't deleted. The refusal says what to do, each time."""
     directory = tmp_path / "log"
     await live_with_new_topic(directory, "early")
     backup = (directory / METADATA_FILE).read_bytes()
     await live_with_new_topic(directory, "late")
+    put_back(directory, backup)
+    for _ in range(2):
+        refused = await asyncio.to_thread(run_to_end, serve_command(directory))
+        assert refused.returncode == 2
+        assert "lowtide metadata recover" in refused.stderr
+        assert (directory / "late-0" / "00000000000000000000.log").exists()
+
+
+def put_back(directory: Path, backup: bytes) -> None:
     for path in directory.glob(f"{METADATA_FILE}-*"):
         path.unlink()
     (directory / METADATA_FILE).write_bytes(backup)
-    for _ in range(2):
-        async with ServeProcess(directory) as broker:
-            client = await broker.connect()
-            known = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
-            client.close()
-            assert [topic.name for topic in known.topics] == ["early"]
-            assert await broker.terminate() == 0
-        assert (directory / "late-0" / "00000000000000000000.log").exists()
 
 
 async def live_with_new_topic(directory: Path, name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.metadata import keys
 from lowtide.metadata.broker_image import Replicas
-from lowtide.metadata.errors import DuplicateBrokerError, OldBrokerError
+from lowtide.metadata.errors import DuplicateBrokerError, OldBrokerError, StoreWentBackError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import FeaturesRecord, Listener, RegistrationRecord, decode, encode
@@ -168,8 +168,15 @@ def test_a_number_is_above_those_of_a_store_that_was_lost() -> None:
 
     async def scenario(world: World) -> None:
         directories = Directories(40, 41, world=world)
+        refused = world.session()
+        with pytest.raises(StoreWentBackError, match="registered 0 times there, and has number 41"):
+            await refused.start(REGISTRATION, directories)
+        assert refused.is_fenced
+        assert world.record() == RegistrationRecord(), "nothing is done on such a store"
+        await refused.close()
+        await world.set(Delete(keys.SUSPENSION))
         session = world.session()
-        await session.start(REGISTRATION, directories)
+        await session.start(REGISTRATION, directories, adopts=True)
         assert world.record() == RegistrationRecord(42, 42)
         assert session.store_is_older
         await session.close()

@@ -1,0 +1,202 @@
+r"""A copy of the cluster's metadata: what a broker has acted on, as its log directories remember it.
+
+The copy is what proves that a store went back, and what the store is brought forward from. All keys are in it but for those that live with
+a lease: these say who is alive, which no past tells. Each key has its revisions, because a store that was put back to a backup may have
+passed the copy's revision since: then some key that the copy has changed still stands as it was before.
+
+Format, a text file: lines of a CRC-32C (eight hexadecimal digits), a space and a JSON object.
+
+| line | object |
+|---|---|
+| first | `format` (0), `history_id`, `cluster_id`, `revision`, `keys`: how many keys follow |
+| then | `puts`: some of these keys, each as [key, value, create revision, modify revision] |
+| then, appended | a change: `revision`, `puts`, `deletes` |
+
+Keys are without the cluster's prefix; keys and values are text, their bytes as ISO 8859-1. A line that is cut off, as a crash leaves it,
+and what follows are as if they had not been written; a copy that lacks keys of its beginning is none.
+
+>>> encode_change(Change(7, ((b"topics/t", b"{}", 3, 7),), (b"adoption",)))
+b'132a1901 {"revision":7,"puts":[["topics/t","{}",3,7]],"deletes":["adoption"]}\n'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import crc32c
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.store import NO_LEASE, Revision  # Read at run time, by msgspec.
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from lowtide.metadata.store import Batch, KeyValue
+
+FORMAT: Final = 0
+KEYS_PER_LINE: Final = 100
+
+_TEXT: Final = "latin-1"
+_CRC_DIGITS: Final = 8
+
+Row = tuple[bytes, bytes, Revision, Revision]
+"""A key, its value, its create revision and its modify revision."""
+
+_TextRow = tuple[str, str, Revision, Revision]
+
+
+class CopyError(ValueError):
+    """The file is no copy of metadata, or not a whole one."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What one revision changed."""
+
+    revision: Revision
+    puts: tuple[Row, ...] = ()
+    deletes: tuple[bytes, ...] = ()
+
+
+class _Head(msgspec.Struct, frozen=True):
+    format: int
+    history_id: str
+    cluster_id: str
+    revision: Revision
+    keys: int
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    revision: Revision = 0
+    puts: tuple[_TextRow, ...] = ()
+    deletes: tuple[str, ...] = ()
+
+
+class MetadataCopy:
+    """All keys without a lease as they stood at `revision`."""
+
+    __slots__ = ("cluster_id", "history_id", "revision", "rows")
+
+    def __init__(self, rows: Iterable[Row], revision: Revision, *, history_id: str = "", cluster_id: str = "") -> None:
+        """The two ids are those of the store's history and of the cluster."""
+        self.rows: dict[bytes, Row] = {row[0]: row for row in rows}
+        self.revision = revision
+        self.history_id = history_id
+        self.cluster_id = cluster_id
+
+    def apply(self, change: Change) -> None:
+        """Take over a newer revision."""
+        for key in change.deletes:
+            self.rows.pop(key, None)
+        for row in change.puts:
+            self.rows[row[0]] = row
+        self.revision = change.revision
+
+
+def rows_of(pairs: Iterable[KeyValue], prefix: bytes) -> list[Row]:
+    """The keys that a copy has, without the prefix."""
+    size = len(prefix)
+    return [(pair.key[size:], pair.value, pair.create_revision, pair.modify_revision) for pair in pairs if pair.lease == NO_LEASE]
+
+
+def change_of(batch: Batch, prefix: bytes) -> Change:
+    """What a batch changes in a copy; perhaps nothing but the revision."""
+    size = len(prefix)
+    puts = tuple(
+        (event.key[size:], event.value, event.create_revision, event.modify_revision)
+        for event in batch.events
+        if event.value is not None and event.lease == NO_LEASE
+    )
+    deletes = tuple(event.key[size:] for event in batch.events if event.value is None)
+    return Change(batch.revision, puts, deletes)
+
+
+# The file
+
+
+def encode_copy(copy: MetadataCopy) -> Iterator[bytes]:
+    """The file's content, some keys at a time."""
+    rows = list(copy.rows.values())
+    yield _line(msgspec.json.encode(_Head(FORMAT, copy.history_id, copy.cluster_id, copy.revision, len(rows))))
+    for start in range(0, len(rows), KEYS_PER_LINE):
+        yield _line(msgspec.json.encode(_Line(puts=tuple(map(_text_row, rows[start : start + KEYS_PER_LINE])))))
+
+
+def encode_change(change: Change) -> bytes:
+    """A line to append."""
+    deletes = tuple(key.decode(_TEXT) for key in change.deletes)
+    return _line(msgspec.json.encode(_Line(change.revision, tuple(map(_text_row, change.puts)), deletes)))
+
+
+def decode_copy(content: bytes) -> MetadataCopy:
+    """The copy with the changes that were appended, as far as they are whole. Errors: CopyError."""
+    lines = _whole_lines(content)
+    try:
+        head = msgspec.json.decode(next(lines, b""), type=_Head)
+        if head.format != FORMAT:
+            raise CopyError(f"the copy of the metadata has format {head.format}; this Lowtide reads format {FORMAT}")
+        copy = MetadataCopy((), head.revision, history_id=head.history_id, cluster_id=head.cluster_id)
+        for line in lines:
+            change = msgspec.json.decode(line, type=_Line)
+            if change.revision == 0:
+                copy.rows.update((row[0], row) for row in map(_row, change.puts))
+                continue
+            if len(copy.rows) != head.keys and copy.revision == head.revision:
+                break
+            copy.apply(Change(change.revision, tuple(map(_row, change.puts)), tuple(key.encode(_TEXT) for key in change.deletes)))
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise CopyError(f"the copy of the metadata can't be read: {error}") from error
+    if copy.revision == head.revision and len(copy.rows) != head.keys:
+        raise CopyError(f"the copy of the metadata has {len(copy.rows)} keys instead of {head.keys}")
+    return copy
+
+
+def _line(content: bytes) -> bytes:
+    return b"%08x %s\n" % (crc32c.crc32c(content), content)
+
+
+def _whole_lines(content: bytes) -> Iterator[bytes]:
+    """The objects of the lines up to the first that isn't whole."""
+    for line in content.split(b"\n"):
+        crc, text = line[:_CRC_DIGITS], line[_CRC_DIGITS + 1 :]
+        if len(text) == 0 or crc != b"%08x" % crc32c.crc32c(text):
+            return
+        yield text
+
+
+def _text_row(row: Row) -> _TextRow:
+    return row[0].decode(_TEXT), row[1].decode(_TEXT), row[2], row[3]
+
+
+def _row(row: _TextRow) -> Row:
+    return row[0].encode(_TEXT), row[1].encode(_TEXT), row[2], row[3]
+
+
+# Comparing it with a store
+
+
+def contradiction(copy: MetadataCopy, rows: Mapping[bytes, Row], revision: Revision) -> str | None:
+    """How a store with these keys at `revision` shows that it isn't the later state of what the copy was made of; None if it may be.
+
+    A key never gets a smaller revision. What the store changed up to the copy's revision is in the copy as it stands, and what the copy
+    has the store has with the same revision, or a later one than the copy's. That a key is gone proves something only for those that
+    are never deleted, and for a topic without a tombstone, while tombstones aren't swept.
+    """
+    if revision < copy.revision:
+        return f"it is at revision {revision}, and was at {copy.revision} before"
+    for key, row in rows.items():
+        known = copy.rows.get(key)
+        if row[3] <= copy.revision and (known is None or known[3] != row[3]):
+            was = "did not exist" if known is None else f"was of revision {known[3]}"
+            return f"{key.decode(errors='replace')} is of revision {row[3]}, and {was} at revision {copy.revision}"
+    keeps_tombstones = sum(key.startswith(keys.DELETED_TOPICS) for key in rows) < keys.TOMBSTONES_MAX
+    lasting = (*keys.LASTING, keys.DELETED_TOPICS) if keeps_tombstones else keys.LASTING
+    for key in copy.rows:
+        if key in rows:
+            continue
+        if key.startswith(lasting):
+            return f"{key.decode(errors='replace')} is missing, which is never deleted"
+        tombstone = keys.DELETED_TOPICS + key.removeprefix(keys.TOPIC_IDS)
+        if key.startswith(keys.TOPIC_IDS) and keeps_tombstones and tombstone not in rows:
+            return f"{key.decode(errors='replace')} is missing, and nothing says that the topic was deleted"
+    return None

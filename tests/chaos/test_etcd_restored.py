@@ -1,0 +1,161 @@
+"""An etcd that is put back to a backup, with brokers stopped, away or running: nothing acknowledged is lost, nothing deleted comes back.
+
+No broker acts on such a store, and each says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.testing.etcd import CONTROL_PROGRAM, missing
+
+from .cluster_processes import ClusterProcesses
+
+pytestmark = pytest.mark.skipif(missing() is not None or shutil.which(CONTROL_PROGRAM) is None, reason="etcd or etcdctl is missing")
+
+EARLY, LATE = "early", "late"
+VALUES = [b"value %d" % number for number in range(20)]
+MORE = [b"more %d" % number for number in range(20)]
+X = 15
+REMEDY = "lowtide metadata recover"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
+    async with ClusterProcesses(tmp_path) as made:
+        yield made
+
+
+async def produced(cluster: ClusterProcesses, topic: str, values: list[bytes]) -> int:
+    leader = (await cluster.until_in_sync(topic)).leader_id
+    row = await cluster.produce(leader, topic, values)
+    assert row.error_code == ErrorCode.NONE
+    return leader
+
+
+class Backup:
+    """What etcd is put back to: a snapshot, as its guide says, or, which nobody supports, its files as they were."""
+
+    def __init__(self, cluster: ClusterProcesses, folder: Path, *, copied: bool) -> None:
+        self.etcd = cluster.etcd
+        self.folder = folder
+        self.copied = copied
+
+    async def save(self) -> None:
+        if not self.copied:
+            await asyncio.to_thread(self.etcd.save, self.folder / "snapshot")
+            return
+        await asyncio.to_thread(self.etcd.terminate)
+        shutil.copytree(self.etcd.directory, self.folder / "files")
+        await asyncio.to_thread(self.etcd.start)
+
+    async def put_back(self) -> None:
+        await asyncio.to_thread(self.etcd.kill)
+        if self.copied:
+            shutil.rmtree(self.etcd.directory)
+            shutil.copytree(self.folder / "files", self.etcd.directory)
+        else:
+            await asyncio.to_thread(self.etcd.restore, self.folder / "snapshot")
+        await asyncio.to_thread(self.etcd.start)
+
+
+async def refused(cluster: ClusterProcesses, broker_id: int) -> str:
+    """Start a broker, whose start is refused; what it says."""
+    await cluster.launch(broker_id)
+    assert await cluster.brokers[broker_id].ended() == 2
+    return "\n".join(cluster.brokers[broker_id].faults)
+
+
+def logs_of(cluster: ClusterProcesses, topic: str) -> dict[int, bytes]:
+    return {
+        broker_id: (directory / f"{topic}-0" / "00000000000000000000.log").read_bytes()
+        for broker_id, directory in cluster.directories.items()
+    }
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["snapshot", "files"])
+async def test_brokers_stopped(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
+    """Topics that were created since keep their folders, and their records."""
+    await cluster.create_topic(EARLY, [[1, 2, 3]])
+    await produced(cluster, EARLY, VALUES)
+    backup = Backup(cluster, tmp_path, copied=copied)
+    await backup.save()
+    await cluster.create_topic(LATE, [[1, 2, 3]])
+    await produced(cluster, LATE, VALUES)
+    for broker_id in cluster.ids:
+        assert await cluster.terminate(broker_id) == 0
+    before = logs_of(cluster, LATE)
+    await backup.put_back()
+    for broker_id in cluster.ids:
+        assert REMEDY in await refused(cluster, broker_id)
+    assert logs_of(cluster, LATE) == before
+
+
+async def test_a_broker_that_was_away_is_the_first(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    """It knows nothing of what came since; that etcd was restored from a snapshot it sees all the same. The others don't truncate."""
+    await cluster.create_topic(EARLY, [[1, 2, 3]])
+    await produced(cluster, EARLY, VALUES)
+    backup = Backup(cluster, tmp_path, copied=False)
+    await backup.save()
+    await cluster.kill(3)
+    await cluster.until_in_sync(EARLY, members={1, 2})
+    leader = (await cluster.until_in_sync(EARLY, members={1, 2})).leader_id
+    assert (await cluster.produce(leader, EARLY, MORE)).error_code == ErrorCode.NONE
+    assert (await cluster.delete(leader, EARLY, X)).error_code == ErrorCode.NONE
+    await cluster.kill(1, 2)
+    before = logs_of(cluster, EARLY)
+    await backup.put_back()
+    told = await refused(cluster, 3)
+    assert "restored from a snapshot" in told
+    assert REMEDY in told
+    for broker_id in (1, 2, 3):
+        assert "broker 3 found" in await refused(cluster, broker_id), "one sees it, all are stopped by it"
+    assert logs_of(cluster, EARLY) == before
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["snapshot", "files"])
+async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, copied: bool) -> None:
+    """All stop by themselves, and from the moment on when etcd answers again none answers with success."""
+    await cluster.create_topic(EARLY, [[1, 2, 3]])
+    await produced(cluster, EARLY, VALUES)
+    backup = Backup(cluster, tmp_path, copied=copied)
+    await backup.save()
+    await cluster.create_topic(LATE, [[1, 2, 3]])
+    await produced(cluster, LATE, VALUES)
+    before = logs_of(cluster, LATE)
+    await backup.put_back()
+    ended = [cluster.brokers[broker_id].ended() for broker_id in cluster.ids]
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*ended) == [1, 1, 1]
+    for broker in cluster.brokers.values():
+        assert any(REMEDY in str(line) for line in broker.lines), broker.lines[-5:]
+    for broker_id in cluster.ids:
+        assert REMEDY in await refused(cluster, broker_id)
+    assert logs_of(cluster, LATE) == before
+
+
+async def test_one_of_three_alone_leads_on_an_etcd_that_is_as_it_was(cluster: ClusterProcesses) -> None:
+    """After a power cut of everything, etcd too, nobody is asked for more than before."""
+    await cluster.create_topic(EARLY, [[1, 2, 3]], configs={"min.insync.replicas": "1"})
+    await produced(cluster, EARLY, VALUES)
+    await cluster.kill(*cluster.ids)
+    await asyncio.to_thread(cluster.etcd.kill)
+    await asyncio.to_thread(cluster.etcd.start)
+    await cluster.start(2)
+    row = await cluster.until_partition(EARLY, _is_led_by(2), of=2)
+    assert row.leader_id == 2
+    await cluster.until("it serves what there is", lambda: _shows(cluster, 2, len(VALUES)))
+
+
+def _is_led_by(broker_id: int) -> Callable[..., bool]:
+    return lambda row: row.leader_id == broker_id
+
+
+async def _shows(cluster: ClusterProcesses, broker_id: int, end: int) -> bool:
+    return await cluster.bounds(broker_id, EARLY) == (0, end)
