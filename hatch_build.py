@@ -26,6 +26,7 @@ SOURCES = (
     "protocol/native/plain.c",
     "protocol/native/records.c",
     "protocol/native/rows.c",
+    "protocol/native/walks.c",
 )
 MODULE = "protocol/native/walk.abi3.so"
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")

@@ -8,6 +8,7 @@ from typing import Any
 from lowtide.broker.authorizer import ALLOW_ALL, Authorizer
 from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_dynamic import BrokerConfigs
+from lowtide.broker.delayed.batch_lane import BatchLane
 from lowtide.broker.fetch_session import FetchSessionCache
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.metadata.session import MetadataSession
@@ -29,6 +30,8 @@ class BrokerContext:
     random: Random
     tasks: TaskRegistry
     worker: Worker
+    batch_lane: BatchLane
+    """For all that decompresses much of what clients sent."""
     log: Any
     authorizer: Authorizer = ALLOW_ALL
 

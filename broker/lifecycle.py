@@ -23,6 +23,7 @@ from lowtide.broker.consumption import Consumption
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.service import GroupCoordinator
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
+from lowtide.broker.delayed.batch_lane import BatchLane
 from lowtide.broker.deletion_ledger import DeletionLedger
 from lowtide.broker.descriptors import share_out
 from lowtide.broker.dispatcher import Dispatcher
@@ -226,6 +227,7 @@ class Broker:
             random=ports.random,
             tasks=self._tasks,
             worker=ports.worker,
+            batch_lane=BatchLane(ports.worker),
             log=self.log,
         )
         administrator = TopicAdministrator(context, Forwarder(session, self._peers))

@@ -25,12 +25,11 @@ class RoomUsedUpError(ProtocolError):
 class DecompressionRoom:
     """The room of one request's batch. Its content is valid until the next batch is decompressed."""
 
-    __slots__ = ("_limit_bytes", "_memory", "left_bytes", "used_bytes")
+    __slots__ = ("_memory", "left_bytes", "used_bytes")
 
-    def __init__(self, memory: memoryview, limit_bytes: int, left_bytes: int) -> None:
-        """`memory` has `limit_bytes`; `left_bytes` of them are left to the request."""
+    def __init__(self, memory: memoryview, left_bytes: int) -> None:
+        """`memory` has as many bytes as the request may use; `left_bytes` of them are left to it."""
         self._memory = memory
-        self._limit_bytes = limit_bytes
         self.left_bytes = left_bytes
         self.used_bytes = 0
 
@@ -39,7 +38,7 @@ class DecompressionRoom:
 
         Errors: DecompressedTooLargeError for a batch that is too large by itself, RoomUsedUpError; CompressionError.
         """
-        most = min(max_bytes, self._limit_bytes)
+        most = min(max_bytes, len(self._memory))
         self.used_bytes = min(most, self.left_bytes)
         try:
             content = decompress_into(codec, data, self._memory[: self.used_bytes])
@@ -47,7 +46,7 @@ class DecompressionRoom:
             self.left_bytes = 0
             if self.used_bytes == most:
                 raise
-            message = f"the batches of one request may have {self._limit_bytes} bytes together when decompressed"
+            message = f"the batches of one request may have {len(self._memory)} bytes together when decompressed"
             raise RoomUsedUpError(message) from None
         self.used_bytes = len(content)
         self.left_bytes -= len(content)

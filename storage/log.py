@@ -40,7 +40,7 @@ from lowtide.storage.producer_state import ACCEPTED
 from lowtide.storage.segment import CONTROL_BYTES_MAX, Segment, next_base_offset
 from lowtide.storage.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches
-from lowtide.storage.timestamps import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
+from lowtide.storage.timestamps import Found, LongSearch, TimestampedOffset, search_max_timestamp, search_timestamp
 from lowtide.storage.transaction_recovery import rebuild_aborted
 from lowtide.storage.validator import ValidatedBatch
 
@@ -197,15 +197,13 @@ class Log(CuttableLog):
         """The bytes from `offset` up to `end_offset` (exclusive), counting no further than about `limit`. Errors: StorageError."""
         return self._segments.bytes_between(offset, end_offset, self.log_end_offset, limit)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first record at or above the log start with at least that timestamp. Errors: StorageError."""
-        return offset_for_timestamp(self._segments, timestamp_ms, self.log_start_offset)
+    def search_timestamp(self, timestamp_ms: int, start_offset: Offset = 0) -> Found:
+        """The first record at or above the log start and `start_offset` with at least that timestamp. Errors: StorageError."""
+        return search_timestamp(self._segments, timestamp_ms, max(start_offset, self.log_start_offset))
 
-    def offset_of_max_timestamp(self) -> TimestampedOffset | None:
-        """The first record with the largest timestamp; it may lie below the log start, as in Kafka. Errors: StorageError."""
-        return offset_of_max_timestamp(self._segments)
-
-    # Rolling over
+    def search_max_timestamp(self) -> TimestampedOffset | LongSearch | None:
+        """The first record with the largest timestamp. Errors: StorageError."""
+        return search_max_timestamp(self._segments)
 
     def roll(self, now_ms: int) -> bool:
         """Begins a new segment at the log end. Returns False when the one that is written is empty and begins there already.

@@ -18,10 +18,14 @@ KIPs: 79, 98, 320, 405, 734, 1005, 1023.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.delayed.timestamp_search import LongRow, TimestampSearches, Unfinished
 from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_offsets import (
@@ -34,6 +38,7 @@ from lowtide.protocol.messages.list_offsets import (
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
+from lowtide.storage.timestamps import Found, LongSearch, SearchOn, TimestampedOffset
 
 LATEST = -1
 EARLIEST = -2
@@ -48,10 +53,27 @@ _CONSUMER, _DEBUGGER = -1, -2
 _OFFSET_NOT_AVAILABLE_SINCE = 5
 
 
+class _Bounds(NamedTuple):
+    """An answer lies below `end_offset` (exclusive); `not_yet` is answered where a later end might change it."""
+
+    end_offset: Offset
+    not_yet: ErrorCode
+
+
+Answer: TypeAlias = ListOffsetsPartitionResponse | Unfinished
+
+
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def answer(topic: str, row: ListOffsetsPartition, version: int, request: ListOffsetsRequest) -> ListOffsetsPartitionResponse:
+    def answer(
+        topic: str,
+        row: ListOffsetsPartition,
+        version: int,
+        request: ListOffsetsRequest,
+        start_offset: Offset = 0,
+        found: TimestampedOffset | None = None,
+    ) -> Answer:
         isolation_level = request.isolation_level
         if isolation_level not in (0, _READ_COMMITTED):
             return _failed(row, ErrorCode.INVALID_REQUEST)
@@ -67,23 +89,35 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         if request.replica_id == _CONSUMER and not partition.knows_what_is_committed:
             not_yet = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _OFFSET_NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
         try:
+            if row.timestamp >= 0 or row.timestamp == MAX_TIMESTAMP:
+                return _search(partition, row, _Bounds(_visible_end(partition, request), not_yet), start_offset, found)
             return _look_up(partition, row, _visible_end(partition, request), not_yet)
         except StorageError as storage_error:
-            broker.log.error("offsets could not be read", partition=str(partition.topic_partition), error=str(storage_error))
-            return _failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
+            return fail(partition, row, storage_error)
 
-    def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    def fail(partition: Partition, row: ListOffsetsPartition, error: Exception) -> ListOffsetsPartitionResponse:
+        broker.log.error("offsets could not be read", partition=str(partition.topic_partition), error=str(error))
+        return _failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | Pending[ListOffsetsResponse]:
         named = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
+        searches = TimestampSearches[ListOffsetsPartitionResponse](broker)
         topics = []
         for topic in request.topics:
-            rows = []
+            rows: list[ListOffsetsPartitionResponse] = []
             for row in {row.partition_index: row for row in topic.partitions}.values():
                 if named[(topic.name, row.partition_index)] > 1:
                     rows.append(_failed(row, ErrorCode.INVALID_REQUEST))
-                else:
-                    rows.append(answer(topic.name, row, context.api_version, request))
+                    continue
+                found = answer(topic.name, row, context.api_version, request)
+                if isinstance(found, Unfinished):
+                    look_up = partial(answer, topic.name, row, context.api_version, request)
+                    searches.add(LongRow(found, look_up, partial(rows.__setitem__, len(rows)), partial(fail, found.partition, row)))
+                    found = _failed(row, ErrorCode.NONE)
+                rows.append(found)
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
-        return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+        response = ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+        return searches.start(response) if searches else response
 
     return HandlerSpec(key=ApiKey.LIST_OFFSETS, handle=handle)
 
@@ -106,11 +140,29 @@ def _look_up(partition: Partition, row: ListOffsetsPartition, end_offset: Offset
         is_empty = partition.is_leader and log.log_start_offset == log.log_end_offset
         epoch = partition.leader_epoch if is_empty else log.leader_epochs.epoch_at(log.log_start_offset)
         return _found(row, -1, log.log_start_offset, epoch)
-    if row.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _found(row, -1, -1, -1)
-    found = log.offset_of_max_timestamp() if row.timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(row.timestamp)
-    if found is None or found.offset >= end_offset:
-        return _found(row, -1, -1, -1) if not_yet == ErrorCode.NONE else _failed(row, not_yet)
+    assert row.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD), row
+    return _found(row, -1, -1, -1)
+
+
+def _search(
+    partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, start_offset: Offset, known: TimestampedOffset | None
+) -> Answer:
+    """The record of a timestamp, from `start_offset` on; `known` is what a longer search has found there.
+
+    For the largest timestamp a `start_offset` above 0 says that its batch was searched in vain. Errors: StorageError.
+    """
+    log = partition.log
+    found: Found
+    if known is not None and (row.timestamp == MAX_TIMESTAMP or known.offset >= log.log_start_offset):
+        found = known
+    elif row.timestamp == MAX_TIMESTAMP:
+        found = None if start_offset else log.search_max_timestamp()
+    else:
+        found = log.search_timestamp(row.timestamp, start_offset)
+    if isinstance(found, LongSearch | SearchOn):
+        return Unfinished(partition, found)
+    if found is None or found.offset >= bounds.end_offset:
+        return _found(row, -1, -1, -1) if bounds.not_yet == ErrorCode.NONE else _failed(row, bounds.not_yet)
     return _found(row, found.timestamp, found.offset, found.leader_epoch)
 
 

@@ -30,7 +30,6 @@ from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
 from lowtide.broker.coordinator.verification import AskedTransaction, Question, TransactionVerifier, told_to_producer
-from lowtide.broker.delayed.batch_checks import BatchChecks
 from lowtide.broker.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.delayed.slow_batches import LARGE_BYTES, Rest, SlowBatch, is_compressed, keep
 from lowtide.broker.dispatcher import HandlerSpec
@@ -118,7 +117,6 @@ class ProduceHandler:
         self._misdirected = False
         """Whether a row of the request at hand was for another broker."""
         self._leaders = CurrentLeaders(broker.replicas)
-        self._worker = broker.worker
         self._log = broker.log
         self._slow: list[SlowBatch] = []
         """What of the request at hand the worker has to check; empty between requests."""
@@ -128,7 +126,8 @@ class ProduceHandler:
         """Beyond that what would be kept is refused: memory must not grow, and the loop not be held."""
         self._quick_bytes = 0
         """What the batches of the request at hand may still decompress to in the loop."""
-        self._checks = BatchChecks(broker.worker, broker.config.request_decompressed_max_bytes)
+        self._lane = broker.batch_lane
+        self._decompressed_bytes_max = broker.config.request_decompressed_max_bytes
         self._rest: list[Rest] = []
         """What of the request at hand is to be done in slices; empty between requests."""
         self._ends_ms = 0
@@ -259,7 +258,7 @@ class ProduceHandler:
         waits, self._waits = self._waits, []
         pending: Pending[ProduceResponse] = Pending(holds_connection=True)
         rows: dict[int, PartitionProduceResponse] = {}
-        checks = self._checks.begin()
+        lane = self._lane.begin(self._decompressed_bytes_max)
 
         def finish() -> None:
             for topic in responses:
@@ -300,13 +299,13 @@ class ProduceHandler:
             elif len(batch.records) <= _QUICK_BYTES:
                 on_checked(batch, batch.check())
             else:
-                checks.submit(batch, on_checked)
+                lane.submit(batch.check, partial(on_checked, batch))
 
         for batch in slow:
             if batch.question is not None:
                 self._verifier.ask(batch.question, batch.renew, partial(on_verified, batch))
             else:
-                checks.submit(batch, on_checked)
+                lane.submit(batch.check, partial(on_checked, batch))
         return pending
 
     def _append_slow(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 2
+VERSION: Final = 3
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -49,6 +49,9 @@ class CompiledWalk(Protocol):
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
         """The fields of `storage.record_walk.RecordWalk`."""
+
+    def find_record(self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /) -> tuple[int, int] | tuple[()] | None:
+        """Offset and timestamp delta of the first of the records with at least these deltas; an empty tuple if there is none."""
 
     def append_records(
         self, batch: BatchRecords, row_count: int, columns: Sequence[bytearray], header_count: int, headers: Sequence[bytearray] | None, /

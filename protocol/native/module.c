@@ -6,45 +6,12 @@
 #include "arguments.h"
 #include "plain.h"
 #include "records.h"
+#include "walks.h"
 
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 2
-
-/* Larger batches are walked by threads, and would keep the event loop waiting. */
-#define LONG_WALK_BYTES (4 << 20)
-
-static bool walk_unlocked(const uint8_t *payload, size_t size, int32_t count, struct walked *walked)
-{
-    if (size <= LONG_WALK_BYTES) {
-        return walk_records(payload, size, count, walked);
-    }
-    PyThreadState *state = PyEval_SaveThread();
-    bool sound = walk_records(payload, size, count, walked);
-    PyEval_RestoreThread(state);
-    return sound;
-}
-
-static PyObject *walk_records_(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
-{
-    (void)module;
-    struct views views = {.count = 0};
-    struct walked walked;
-    const uint8_t *payload;
-    size_t size;
-    int32_t count;
-    if (!has_arguments(given, 2)) {
-        return NULL;
-    }
-    if (!view(&views, arguments[0], PyBUF_SIMPLE, &payload, &size) || !as_record_count(arguments[1], size, &count) ||
-        !walk_unlocked(payload, size, count, &walked)) {
-        return leave_to_plain_form(&views);
-    }
-    release_views(&views);
-    return Py_BuildValue("(LLiNN)", (long long)walked.min_timestamp_delta, (long long)walked.max_timestamp_delta,
-                         walked.max_timestamp_index, PyBool_FromLong(walked.keyless), PyBool_FromLong(walked.in_order));
-}
+#define WALK_VERSION 3
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -446,11 +413,12 @@ static PyMethodDef functions[] = {
     FUNCTION("append_records", append_records),
     FUNCTION("append_rows", append_rows),
     FUNCTION("copy_keys", copy_keys),
+    FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
     FUNCTION("note_keys", note_keys_),
     FUNCTION("plain_records", plain_records),
     FUNCTION("retain", retain),
-    FUNCTION("walk_records", walk_records_),
+    FUNCTION("walk_records", walk_records_of),
     {NULL, NULL, 0, NULL},
 };
 

@@ -132,6 +132,24 @@ bool walk_records(const uint8_t *payload, size_t size, int32_t record_count, str
     return at == end && record_count > 0;
 }
 
+bool find_record(const uint8_t *payload, size_t size, int32_t record_count, int64_t timestamp_delta, int64_t offset_delta,
+                 struct found_record *found)
+{
+    const uint8_t *at = payload, *end = payload + size;
+    *found = (struct found_record){.exists = false};
+    for (int32_t number = 0; number < record_count; number++) {
+        struct record record;
+        if (!read_record(&at, end, &record)) {
+            return false;
+        }
+        if (record.offset_delta >= offset_delta && record.timestamp_delta >= timestamp_delta) {
+            *found = (struct found_record){.exists = true, .timestamp_delta = record.timestamp_delta, .offset_delta = record.offset_delta};
+            return true;
+        }
+    }
+    return at == end;
+}
+
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_wanted(const struct batch *batch, const struct record *record)
 {

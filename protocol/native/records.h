@@ -48,6 +48,15 @@ struct walked {
 };
 bool walk_records(const uint8_t *payload, size_t size, int32_t record_count, struct walked *walked);
 
+/* The first record with at least these deltas. Those behind it are not looked at. */
+struct found_record {
+    bool exists;
+    int64_t timestamp_delta;
+    int32_t offset_delta;
+};
+bool find_record(const uint8_t *payload, size_t size, int32_t record_count, int64_t timestamp_delta, int64_t offset_delta,
+                 struct found_record *found);
+
 /* ---------------------------------------------------------------- a batch to columns */
 struct batch {
     const uint8_t *payload;

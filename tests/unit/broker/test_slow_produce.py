@@ -436,8 +436,8 @@ def test_a_large_frame_is_not_copied_and_a_large_batch_is_checked_by_the_worker(
         answer = client.send(produce(large, too_large, SMALL), 9)
         await asyncio.sleep(1)
         (work, _on_done) = world.worker.waiting[0]
-        (_request, batch) = work.args  # type: ignore[attr-defined]
-        assert isinstance(batch.records.obj, mmap)
+        (_request, check) = work.args  # type: ignore[attr-defined]
+        assert isinstance(check.__self__.records.obj, mmap)
         assert kept_bytes(world) > 1_500_000, "all of the frame is kept by a part of it"
         other = await world.connect()
         others = other.send(produce(b"", large, *[bytes(900_000)] * 2), 9)  # Another frame as large.

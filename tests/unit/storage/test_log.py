@@ -17,6 +17,7 @@ from lowtide.runtime.filesystem import MemoryFileSystem
 from lowtide.storage.errors import StorageError
 from lowtide.storage.loader import create_log, load_log
 from lowtide.storage.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
+from lowtide.storage.timestamps import TimestampedOffset
 from lowtide.storage.validator import ValidatedBatch, ValidationRules, validate_produce
 
 NOW_MS = 1_700_000_000_000
@@ -379,12 +380,12 @@ def test_a_timestamp_never_finds_a_deleted_record() -> None:
         log.advance_high_watermark(4)
         log.accept_log_start(2)
         log.advance_log_start(2)
-        found = log.offset_for_timestamp(150)
-        assert found is not None
+        found = log.search_timestamp(150)
+        assert isinstance(found, TimestampedOffset)
         assert (found.offset, found.timestamp, found.leader_epoch) == (2, 200, 0)
         log.accept_log_start(4)
         log.advance_log_start(4)
-        assert log.offset_for_timestamp(150) is None
+        assert log.search_timestamp(150) is None
 
 
 def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -> None:
@@ -396,26 +397,26 @@ def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -
     log.accept_log_start(1)
     log.advance_log_start(1)
     assert len(log.segments) == 2
-    found = log.offset_for_timestamp(400)
-    assert found is not None
+    found = log.search_timestamp(400)
+    assert isinstance(found, TimestampedOffset)
     assert (found.offset, found.timestamp) == (3, 600)
 
 
 def test_the_largest_timestamp_is_the_first_of_equals_and_does_not_mind_the_log_start() -> None:
     """As Kafka answers it."""
     log = new_log()
-    assert log.offset_of_max_timestamp() is None
+    assert log.search_max_timestamp() is None
     append(log, -1, -1)
-    found = log.offset_of_max_timestamp()
-    assert found is not None
+    found = log.search_max_timestamp()
+    assert isinstance(found, TimestampedOffset)
     assert (found.offset, found.timestamp) == (0, -1)
     append(log, 100, 300, 300, leader_epoch=2)
     append(log, 300, 200)
     log.advance_high_watermark(7)
     log.accept_log_start(7)
     log.advance_log_start(7)
-    found = log.offset_of_max_timestamp()
-    assert found is not None
+    found = log.search_max_timestamp()
+    assert isinstance(found, TimestampedOffset)
     assert (found.offset, found.timestamp, found.leader_epoch) == (3, 300, 2)
 
 
@@ -438,11 +439,13 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(batches: list[list[int]]
             recovery_point=0, log_start_offset=log_start, clean=True, now_ms=NOW_MS,
         )  # fmt: skip
     expected = next((offset for offset in range(log_start, len(timestamps)) if timestamps[offset] >= wanted), None)
-    found = log.offset_for_timestamp(wanted)
+    found = log.search_timestamp(wanted)
+    assert found is None or isinstance(found, TimestampedOffset)
     assert (found and found.offset) == expected
-    newest = log.offset_of_max_timestamp()
+    newest = log.search_max_timestamp()
     first = log.segments[0].base_offset
     if newest is not None:
+        assert isinstance(newest, TimestampedOffset)
         assert newest.timestamp == max(timestamps[first:])
         assert newest.offset == timestamps.index(newest.timestamp, first)
 
