@@ -347,7 +347,7 @@ class ClusterInvariants:
         watch.checked_to = min(watch.checked_to, end)
         if not committed.is_void:
             committed.end = max(committed.end, high_watermark)
-            if not log.offline:
+            if not log.offline and machine.filesystem.open_files_max is None:
                 self._check_batches(watch, log, committed)
                 wrong = committed.transactions.check(log) if committed.transactions.batches else None
                 if wrong is not None:

@@ -37,7 +37,7 @@ from lowtide.testing.coordinator_work import (
     WORK_TOPIC,
     CoordinatorWork,
 )
-from lowtide.testing.faults import FAULTS
+from lowtide.testing.faults import ALL_FAULTS, FAULTS
 from lowtide.testing.history import HistoryError
 from lowtide.testing.machines import Machine, State
 from lowtide.testing.shared_store import SharedStore
@@ -123,7 +123,7 @@ class ClusterSimulation:
         for load in self.upkeep.loads:
             self.invariants.loads.setdefault(load.topic, {})[load.partition] = load
             self.loads.append(load)
-        self._faults = {name: FAULTS[name] for name in faults} if faults is not None else FAULTS
+        self._faults = {name: ALL_FAULTS[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
 
     @property

@@ -263,6 +263,27 @@ async def full_disk(cluster: ClusterSimulation) -> None:
     await cluster.revive(machine)
 
 
+async def no_descriptors(cluster: ClusterSimulation) -> None:
+    """A process may open nothing for a while: no file, no folder. It must not take that for a broken disk."""
+    machine = cluster.pick(State.UP)
+    if machine is None:
+        return
+    life, before = machine.lives, machine.filesystem.fault_counts["no_descriptor"]
+    machine.disk_faults += 1
+    cluster.excuses.begin(machine.broker_id)
+    machine.filesystem.open_files_max = 0
+    cluster.note(f"{machine.host} may open no file")
+    await cluster.sleep(*(LONG_S if cluster.random.random() < 0.5 else SHORT_S))  # noqa: PLR2004
+    cluster.effects["no descriptors"] += machine.filesystem.fault_counts["no_descriptor"] > before
+    machine.filesystem.open_files_max = None
+    machine.disk_faults -= 1
+    cluster.note(f"{machine.host} may open files again")
+    cluster.excuses.end(machine.broker_id, after_s=1.0)
+    if machine.lives == life and not machine.disk_faults and (machine.has_offline_directory or machine.has_failed):
+        cluster.chronicle.violate(f"E1: a lack of descriptors took a log directory of {machine.host} offline")
+    await cluster.revive(machine)
+
+
 async def failing_disk(cluster: ClusterSimulation) -> None:
     """A write or a sync of one log directory fails."""
     machine = cluster.pick(State.UP)
@@ -418,3 +439,6 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "first back with other disk": (first_back_with_other_disk, 2),
 }
 """Each with how often it is chosen."""
+
+ALL_FAULTS: Final[dict[str, tuple[Fault, int]]] = FAULTS | {"no descriptors": (no_descriptors, 6)}
+"""Those too that strike only where they are named: what the others do with a seed stays as it was."""

@@ -225,8 +225,8 @@ class KeyedAuditor:
             manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - the checker sees everything
             if manager is None or watch is None or watch.log is None or watch.log.offline or watch.has_holes:
                 continue
-            if manager.logs.get(watch.log.topic_partition) is not watch.log:
-                continue
+            if manager.logs.get(watch.log.topic_partition) is not watch.log or machine.filesystem.open_files_max is not None:
+                continue  # Where nothing can be opened, this reader can't look either.
             found = read_log(watch.log, load)
             now_ms = int(cluster.loop.time() * 1000)
             load.history.on_read(found, start=watch.log.log_start_offset, deleted_before=0)

@@ -102,6 +102,8 @@ class Machine:
         self.disk_faults = 0
         """How many faults of its disk are under way."""
         self.refused_start: BaseException | None = None
+        self.has_failed = False
+        """Whether its broker has ended by itself in this life."""
         self._excused_start = False
         self._loop = loop
         self._random = random
@@ -134,6 +136,7 @@ class Machine:
         self.state = State.STARTING
         self.lives += 1
         self.refused_start = None
+        self.has_failed = False
         self._excused_start = self.disk_faults > 0
         self.committers.clear()
         self.link = self.link.renew()
@@ -191,7 +194,7 @@ class Machine:
 
     def heal(self) -> None:
         """Its disk and its way to the store are well again."""
-        self.filesystem.capacity_bytes = None
+        self.filesystem.capacity_bytes = self.filesystem.open_files_max = None
         self.filesystem.clear_faults()
         self.slow_disk()
         self.link.heal()
@@ -231,6 +234,7 @@ class Machine:
     def _on_failed(self) -> None:
         """The broker can't go on, as `run_broker` sees it: it stops, and the process ends."""
         self._chronicle.note(self.host, "has failed")
+        self.has_failed = True
         self._loop.call_soon(self.stop)
 
     def _exit(self) -> None:

@@ -1,0 +1,47 @@
+"""A process that may open nothing for a while: it refuses, waits and goes on, and never takes that for a broken disk."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from lowtide.runtime.filesystem import failures
+from lowtide.testing.cluster_simulation import simulate_cluster
+
+SEEDS = int(os.environ.get("SEEDS", "20"))
+PLANT_SEEDS = int(os.environ.get("PLANT_SEEDS", "100"))
+
+FAULTS = (
+    "no descriptors",
+    "kill",
+    "pause",
+    "link cut",
+    "leader flip",
+    "leader move",
+    "replicas",
+    "controlled shutdown",
+    "follower back and leader dead",
+    "topic made anew",
+)
+
+pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")
+
+
+def test_a_lack_of_descriptors_is_survived() -> None:
+    effects: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        effects.update(simulate_cluster(seed, faults=FAULTS).effects)
+    assert effects["no descriptors"] > 0
+
+
+def test_a_lack_of_descriptors_that_counts_as_a_broken_disk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "OUT_OF_RESOURCE", frozenset())
+    for seed in range(PLANT_SEEDS):
+        try:
+            simulate_cluster(seed, faults=FAULTS)
+        except Exception as error:
+            print(f"seed {seed}: {str(error)[:200]}")
+            return
+    pytest.fail(f"{PLANT_SEEDS} seeds found nothing")
