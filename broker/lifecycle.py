@@ -36,6 +36,7 @@ from lowtide.broker.isr_changes import IsrChanges
 from lowtide.broker.log_directories import check_directories, check_metadata_directory, make_log_manager
 from lowtide.broker.loop_health import LoopHealth
 from lowtide.broker.membership import hand_over, registration_of, session_settings
+from lowtide.broker.memory_upkeep import MemoryUpkeep
 from lowtide.broker.metadata_copies import MetadataCopies, read_copies
 from lowtide.broker.partition_administrator import controller_settings
 from lowtide.broker.peer_client import PeerClients
@@ -263,7 +264,8 @@ class Broker:
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
         self.loop_health.start()
         ticks = (self.replicas.tick, self._watch_replication, groups.on_tick, transactions.on_tick)
-        pieces = (self._check_store, *ticks, self._wake_controller)
+        memory = MemoryUpkeep(ports.heap, ports.worker, ports.clock)
+        pieces = (self._check_store, *ticks, self._wake_controller, memory.on_tick)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager, pieces)
         self._due_work.start()
 

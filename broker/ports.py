@@ -12,6 +12,7 @@ from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import Committer, ThreadCommitter
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
+from lowtide.runtime.heap import Heap, system_heap
 from lowtide.runtime.heavy_work import HeavyWorker
 from lowtide.runtime.process import open_file_limit
 from lowtide.runtime.processes import ProcessHeavyWorker
@@ -41,6 +42,8 @@ class Ports:
     """What the keys of the cluster's metadata begin with."""
     open_files: int = 1 << 20
     """How many descriptors this broker may use, sockets among them."""
+    heap: Heap | None = None
+    """The memory of the process; None where nothing can be given back."""
     read_usage: ReadUsage = no_usage
     """What the loop's thread has used; called by that thread."""
 
@@ -69,6 +72,7 @@ def real_ports(loop: asyncio.AbstractEventLoop, etcd: EtcdAddress | None = None)
         shared_metadata="" if etcd is None else etcd.text,
         metadata_prefix=DEFAULT_PREFIX if etcd is None else etcd.prefix,
         open_files=open_file_limit(),
+        heap=system_heap(),
         read_usage=ThreadUsageReader(),
     )
 
