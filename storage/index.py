@@ -96,6 +96,11 @@ class OffsetIndex:
             return self.base_offset - 1, 0, after
         return self.base_offset + self.relative_offsets[found - 1], self._positions[found - 1], after
 
+    def place_before(self, position: FilePosition, entries: int) -> FilePosition:
+        """The byte place so many entries before `position`, or 0: a batch begins there."""
+        found = bisect_left(self._positions, position) - entries
+        return self._positions[found] if found > 0 else 0
+
     def offset_at(self, position: FilePosition) -> Offset | None:
         """An offset above all that lies before `position`, by the first entry there or behind it; None without one."""
         found = bisect_left(self._positions, position)

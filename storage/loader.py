@@ -157,7 +157,7 @@ def load_log(
             log_start_offset=log_start_offset, log_end_offset=log_end_offset, high_watermark=high_watermark, recovery_point=recovery_point
         )
         log = Log(topic_partition, topic_id, config, parts, offsets)
-        log.reload_producer_state(now_ms=now_ms)
+        log.reload_producer_state(now_ms=now_ms, recalls=not clean)  # Nothing was unanswered at a clean stop.
         loader.rebuild_aborted(log, parts.transaction_index)
         if not clean:
             log.flush_wanted = True

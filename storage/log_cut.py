@@ -208,8 +208,11 @@ class CuttableLog(LogOffsets):
         size, files = self.config.segment_bytes if self.config.preallocate else 0, self._segments.files
         return Segment.create(self._filesystem, self.directory, base_offset, now_ms=now_ms, preallocate_bytes=size, files=files)
 
-    def reload_producer_state(self, *, now_ms: int) -> None:
-        """Brings the producer state to the log end: the newest snapshot, then the batches behind it. Errors: StorageError."""
+    def reload_producer_state(self, *, now_ms: int, recalls: bool = True) -> None:
+        """Brings the producer state to the log end: the newest snapshot, then the batches behind it. Errors: StorageError.
+
+        With `recalls` the batches before the snapshot are looked up, which a producer may send again.
+        """
         newest = self.high_watermark
-        self._snapshots.reload(self.producer_state, self._segments, self.log_end_offset, newest=newest, now_ms=now_ms)
+        self._snapshots.reload(self.producer_state, self._segments, self.log_end_offset, newest=newest, now_ms=now_ms, recalls=recalls)
         self.transactions.settle(newest)

@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -55,7 +56,7 @@ from lowtide.storage.open_transactions import CompletedTransaction, OpenTransact
 from lowtide.storage.verifications import Verifications
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from lowtide.protocol.compression import Buffer
     from lowtide.protocol.records import BatchHeader, ControlRecord
@@ -319,6 +320,31 @@ class ProducerStateManager:
         if first_offset == UNKNOWN_OFFSET:
             return None
         return self.transactions.end(first_offset, marker_offset, is_aborted=control.type is ControlRecordType.ABORT)
+
+    def recall(self, headers: Iterable[BatchHeader]) -> None:
+        """Remember the batches before those of a snapshot, which has the last one of each producer; `headers` are in the log's order."""
+        found: dict[ProducerId, deque[ProducedBatch]] = {}
+        for header in headers:
+            entry = self._entries.get(header.producer_id)
+            if entry is None or header.is_control or header.producer_epoch != entry.producer_epoch or header.base_sequence < 0:
+                continue
+            if entry.batches and header.base_offset < entry.batches[0].base_offset:
+                delta = header.last_offset_delta
+                batch = ProducedBatch(
+                    header.base_sequence,
+                    (header.base_sequence + delta) & _LARGEST_SEQUENCE,
+                    header.base_offset + delta,
+                    delta,
+                    header.max_timestamp,
+                )
+                found.setdefault(header.producer_id, deque(maxlen=REMEMBERED_BATCHES - 1)).append(batch)
+        for producer_id, earlier in found.items():
+            batches = self._entries[producer_id].batches
+            while earlier and len(batches) < REMEMBERED_BATCHES:
+                batch = earlier.pop()
+                if (batch.last_sequence + 1) & _LARGEST_SEQUENCE != batches[0].first_sequence:
+                    break
+                batches.insert(0, batch)
 
     def remove_expired(self, now_ms: int) -> int:
         """Forget producers that appended nothing for the expiration time, open transactions aside; returns how many."""

@@ -1,7 +1,11 @@
 """The `.snapshot` files of a log: the producer state at an offset, so that a start needn't replay the whole log.
 
 A snapshot named by offset x holds what all records below x left behind. One is taken at each roll, named by the new segment, which it
-leaves the log with, and one at a clean stop. A damaged one is dropped and the next older one used; without any, the log is replayed.
+leaves the log with, one at a clean stop, and one when a log was recovered. A damaged one is dropped and the next older one used; without
+any, the log is replayed.
+
+Of each producer it holds the last batch. The batches before that are looked up in the log: a producer that got no answers sends up to five
+of them again, and the first one would be taken for a gap (librdkafka ends a producer for that). Kafka does not look them up.
 
 Source: Kafka's ProducerStateManager; the content is `storage/producer_state.py`'s.
 """
@@ -10,15 +14,23 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, takewhile
 
-from lowtide.protocol.types import Offset
+from lowtide.protocol.records import BatchHeader
+from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.errors import storage_error
+from lowtide.storage.errors import DamagedSegmentError, storage_error
 from lowtide.storage.open_transactions import CompletedTransaction
 from lowtide.storage.producer_state import CorruptSnapshotError, ProducerStateManager
-from lowtide.storage.segment import SNAPSHOT_SUFFIX, offset_name
+from lowtide.storage.segment import SNAPSHOT_SUFFIX, Segment, offset_name
 from lowtide.storage.segment_list import SegmentList
+
+RECALLED_ENTRIES = 256
+"""So many entries of offset indexes are gone back: a megabyte of small batches at Kafka's `index.interval.bytes`, or 256 large ones."""
+
+RECALLED_SEGMENTS = 8
+"""In so many segments, each of which may hold a single batch."""
 
 
 class ProducerSnapshots:
@@ -57,12 +69,14 @@ class ProducerSnapshots:
         *,
         newest: Offset,
         now_ms: int,
+        recalls: bool = True,
         on_completed: Callable[[Offset, CompletedTransaction], None] | None = None,
     ) -> None:
         """Brings `state` to `end_offset` (exclusive), where a segment or the log ends: a snapshot, then the batches behind it.
 
         Of the snapshots at or below `newest` the newest is taken; a newer one only if no transaction had ended in it, for it doesn't say
-        which of those were decided. `on_completed` hears of each transaction that ends, with the base offset of the segment of its marker.
+        which of those were decided. With `recalls` the batches before the snapshot are looked up. `on_completed` hears of each transaction
+        that ends, with the base offset of the segment of its marker.
         Errors: StorageError.
         """
         state.reset()
@@ -74,6 +88,8 @@ class ProducerSnapshots:
             state.reset()
             loaded = self.load_newest(state, first_base, newest, now_ms=now_ms)
         start = first_base if loaded is None else loaded
+        if loaded is not None and recalls:
+            _recall(state, segments, start)
         for number in range(max(segments.number_of(start), 0), len(segments)):
             segment = segments[number]
             if segment.base_offset >= end_offset and number:
@@ -135,3 +151,29 @@ class ProducerSnapshots:
                 self._filesystem.unlink(path)
         except OSError as error:
             raise storage_error(path, error) from error
+
+
+def _recall(state: ProducerStateManager, segments: SegmentList, start: Offset) -> None:
+    """Have `state`, which is that of a snapshot at `start`, remember the last batches below. Errors: StorageError."""
+    first, last = max(segments.number_of(start), 0), max(segments.number_of(start), 0)
+    places: list[tuple[FilePosition, FilePosition]] = []
+    entries = RECALLED_ENTRIES
+    for number in range(last, max(last - RECALLED_SEGMENTS, -1), -1):
+        segment = segments[number]
+        place = segment.find(start) if segment.size and number == last else None
+        end = segment.size if place is None else place.position
+        index = segment.indexes[0]
+        places.append((index.place_before(end, entries), end))
+        first, entries = number, entries - len(index) - 1
+        segments.used(segment)
+        if entries <= 0:
+            break
+    headers = [_headers(segments[first + number], *place) for number, place in enumerate(reversed(places))]
+    try:
+        state.recall(chain.from_iterable(headers))
+    except DamagedSegmentError:
+        return  # An entry that names no batch, or damage, which whoever reads it finds.
+
+
+def _headers(segment: Segment, position: FilePosition, end: FilePosition) -> Iterator[BatchHeader]:
+    return (header for _, header in takewhile(lambda found: found[0] < end, segment.batches(position)))

@@ -41,7 +41,9 @@ def rebuild_aborted(
 
     for base_offset in base_offsets:
         index.begin_rebuild(base_offset)
-    snapshots.reload(ProducerStateManager(), segments, end_offset, newest=base_offsets[0], now_ms=0, on_completed=on_completed)
+    snapshots.reload(
+        ProducerStateManager(), segments, end_offset, newest=base_offsets[0], now_ms=0, recalls=False, on_completed=on_completed
+    )
     for base_offset in base_offsets:
         index.end_rebuild(base_offset)
     written: list[str] = []
