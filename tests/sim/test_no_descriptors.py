@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from lowtide.runtime.filesystem import failures
+from lowtide.storage import errors
 from lowtide.testing.cluster_simulation import simulate_cluster
 
 SEEDS = int(os.environ.get("SEEDS", "20"))
@@ -38,6 +39,7 @@ def test_a_lack_of_descriptors_is_survived() -> None:
 
 def test_a_lack_of_descriptors_that_counts_as_a_broken_disk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "OUT_OF_RESOURCE", frozenset())
+    monkeypatch.setattr(errors, "PASSING", failures.DISK_FULL)
     for seed in range(PLANT_SEEDS):
         try:
             simulate_cluster(seed, faults=FAULTS)
