@@ -26,6 +26,16 @@ ROW_BYTES: Final = 200
 """What a batch that waits takes besides its bytes, about."""
 
 
+class KeptBytes(msgspec.Struct):
+    """What is kept of all requests of a broker that wait for the worker, or are worked on in slices.
+
+    Beyond `limit` what would be kept is refused: memory must not grow, and the loop not be held.
+    """
+
+    limit: int
+    count: int = 0
+
+
 class KeptFrame(msgspec.Struct):
     """A large frame that batches of its request keep; it is given back with the last of them."""
 
@@ -40,10 +50,7 @@ class SlowBatch(msgspec.Struct):
     partition: Partition
     records: Any
     rules: ValidationRules
-    version: int
     now_ms: int
-    acks: int
-    transactional_id: str | None
     placeholder: PartitionProduceResponse
     question: Question | None = None
     """What the transaction's coordinator is to be asked first; `guard` is the verification that has to hold then."""

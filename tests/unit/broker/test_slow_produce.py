@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker import produce_attempt
 from lowtide.broker.config import load_config
-from lowtide.broker.handlers import produce as produce_handler
 from lowtide.broker.handlers.produce import ProduceHandler
 from lowtide.broker.lifecycle import Broker, Ports
 from lowtide.broker.logs import quiet_logger
@@ -309,7 +309,7 @@ def test_what_is_left_of_a_request_that_takes_long_is_appended_in_slices() -> No
 
 def kept_bytes(world: World) -> int:
     """Of requests under way."""
-    return produce_handler_of(world)._slow_bytes
+    return produce_handler_of(world).parts.kept.count
 
 
 def produce_handler_of(world: World) -> ProduceHandler:
@@ -411,15 +411,15 @@ def test_where_much_is_kept_what_would_be_kept_is_refused() -> None:
 
     async def run(world: World) -> None:
         client = await world.connect()
-        handler = produce_handler_of(world)
-        handler._slow_bytes = handler._slow_bytes_max + 1
+        kept = produce_handler_of(world).parts.kept
+        kept.count = kept.limit + 1
         assert rows(await client.request(produce(SMALL, BOMB), 9)) == [(ErrorCode.NONE, 0), refused]
         let_time_pass(world)
         world.clock.look_costs_ms = 1
         answered = rows(await client.request(produce(*[SMALL] * PARTITIONS), 9))
         assert set(answered) == {(ErrorCode.NONE, 0), (ErrorCode.NONE, 1), refused}
         assert answered[-1] == refused
-        handler._slow_bytes -= handler._slow_bytes_max + 1
+        kept.count -= kept.limit + 1
         assert kept_bytes(world) == 0
 
     simulate(run)
@@ -427,7 +427,7 @@ def test_where_much_is_kept_what_would_be_kept_is_refused() -> None:
 
 def test_a_large_frame_is_not_copied_and_a_large_batch_is_checked_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame of more than a megabyte is mapped for its request alone. A batch that is too large for its topic is refused at once."""
-    monkeypatch.setattr(produce_handler, "LARGE_BYTES", 300_000)
+    monkeypatch.setattr(produce_attempt, "LARGE_BYTES", 300_000)
     large = build_batch([(1, None, random.Random(5).randbytes(400_000), ())])
     too_large = build_batch([(1, None, bytes(1_100_000), ())])
 
