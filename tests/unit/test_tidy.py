@@ -39,6 +39,7 @@ PRODUCE_PATH = (
     "broker/connection.py",
     "broker/dispatcher.py",
     "broker/handlers/produce.py",
+    "broker/produce_attempt.py",
     "broker/replica_manager.py",
     "replication/partition.py",
     "storage/log.py",
