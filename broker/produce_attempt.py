@@ -15,7 +15,7 @@ from lowtide.broker.coordinator.verification import AskedTransaction, Question, 
 from lowtide.broker.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.delayed.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
 from lowtide.broker.endpoints import endpoints_for
-from lowtide.broker.produce_rows import failed, rejected
+from lowtide.broker.produce_rows import failed, not_appended, refused_for_now, rejected
 from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
@@ -29,7 +29,7 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.records import TRANSACTIONAL_BIT
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId
 from lowtide.replication.partition import QUICK_BYTES, Partition
 from lowtide.storage.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
 from lowtide.storage.verifications import Verification
@@ -150,11 +150,12 @@ class ProduceAttempt(msgspec.Struct):
         if isinstance(partition, ErrorCode):
             return self.misdirect(index, partition)
         if not partition.is_leader:
-            return self.misdirect(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.misdirected = True
+            return refused_for_now(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, partition, records, self.now_ms)
         if partition.is_internal:
             return failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if partition.leadership is not None and self.acks == _ACKS_ALL and not partition.has_enough_in_sync:
-            return failed(index, ErrorCode.NOT_ENOUGH_REPLICAS)
+            return refused_for_now(index, ErrorCode.NOT_ENOUGH_REPLICAS, partition, records, self.now_ms)
         rules = partition.rules if self.version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = checked
         if batch is None and (records is None or not LARGE_BYTES < len(records) <= rules.max_message_bytes):
@@ -168,10 +169,9 @@ class ProduceAttempt(msgspec.Struct):
             if unfit is not None:
                 return unfit
         appended = self.replicas.append(partition, batch, self.now_ms)
-        log = partition.log
         if isinstance(appended, ErrorCode):
-            found_in_log = appended != ErrorCode.KAFKA_STORAGE_ERROR
-            return failed(index, appended, log_start_offset=log.log_start_offset if found_in_log else UNKNOWN_OFFSET)
+            return not_appended(index, appended, partition, records, self.now_ms)
+        log = partition.log
         response = PartitionProduceResponse(
             index=index,
             error_code=ErrorCode.NONE,
@@ -228,7 +228,8 @@ class ProduceAttempt(msgspec.Struct):
         """Leave a batch to the worker; where that has enough to do it is refused, and its client sends it again."""
         kept = self.parts.kept
         if kept.count > kept.limit:
-            return failed(batch.placeholder.index, ErrorCode.NOT_ENOUGH_REPLICAS, message=NO_ROOM)
+            index, error = batch.placeholder.index, ErrorCode.NOT_ENOUGH_REPLICAS
+            return refused_for_now(index, error, batch.partition, batch.records, batch.now_ms, NO_ROOM)
         kept.count += batch.keep(self.slow)
         self.slow.append(batch)
         return batch.placeholder

@@ -5,16 +5,25 @@ Pure. Source: Kafka's `KafkaApis.handleProduceRequest`, `RequestUtils.hasTransac
 
 from __future__ import annotations
 
+import contextlib
 from typing import cast
 
 from lowtide.protocol.compression import Buffer
+from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     TopicProduceData,
 )
-from lowtide.protocol.records import ATTRIBUTES_POSITION, CURRENT_MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
+from lowtide.protocol.records import (
+    ATTRIBUTES_POSITION,
+    CURRENT_MAGIC,
+    MAGIC_POSITION,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_BIT,
+    read_batch_header,
+)
 from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
 from lowtide.replication.partition import Partition
 from lowtide.storage.validator import Rejection
@@ -44,6 +53,23 @@ def has_transactional(topics: list[TopicProduceData]) -> bool:
             if records[_FLAGS_POSITION] & TRANSACTIONAL_BIT:
                 return True
     return False
+
+
+def refused_for_now(
+    index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int, message: str | None = None
+) -> PartitionProduceResponse:
+    """Return the row for a batch that was not written, and that its producer sends again: it comes before those behind it."""
+    with contextlib.suppress(ProtocolError):
+        if records is not None and len(records) >= RECORD_BATCH_OVERHEAD and records[MAGIC_POSITION] == CURRENT_MAGIC:
+            partition.log.producer_state.note_refused(read_batch_header(records, 0), now_ms)
+    return failed(index, error, message=message)
+
+
+def not_appended(index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int) -> PartitionProduceResponse:
+    """Return the row for a batch that the log has refused, or could not take."""
+    if error == ErrorCode.KAFKA_STORAGE_ERROR:
+        return refused_for_now(index, error, partition, records, now_ms)
+    return failed(index, error, log_start_offset=partition.log.log_start_offset)
 
 
 def failed(index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None) -> PartitionProduceResponse:

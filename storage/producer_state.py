@@ -71,6 +71,9 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 DEFAULT_MAXIMUM_PRODUCERS = 10_000
 """Producers per partition. Kafka has no such bound, and clients that never reuse a producer id have exhausted its memory by it."""
 
+VERIFICATIONS_MAX = 1_000
+"""Producers per partition that come with their first batch at the same time."""
+
 _EVICTED_FRACTION = 8
 """At the bound an eighth goes at once, so that finding the oldest costs little per append."""
 
@@ -150,7 +153,7 @@ class ProducerStateManager:
         self.expiration_ms = expiration_ms
         self._maximum_producers = maximum_producers
         self.transactions = OpenTransactions()
-        self.verifications = Verifications(maximum_producers)
+        self.verifications = Verifications(min(maximum_producers, VERIFICATIONS_MAX))
 
     @property
     def producers(self) -> Mapping[ProducerId, ProducerEntry]:
@@ -201,6 +204,12 @@ class ProducerStateManager:
         entry = self._entries.get(producer_id)
         return entry is not None and entry.producer_epoch == producer_epoch and entry.transaction_first_offset != UNKNOWN_OFFSET
 
+    def note_refused(self, header: BatchHeader, now_ms: int) -> None:
+        """A batch was refused before it was looked at, and its producer will send it again: no later one may be its first here."""
+        producer_id, sequence = header.producer_id, header.base_sequence
+        if producer_id >= 0 and sequence >= 0 and producer_id not in self._entries:
+            self.verifications.begin(producer_id, header.producer_epoch, sequence, adds_itself=False, now_ms=now_ms)
+
     def is_fenced(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
         """Whether a later epoch of this producer is known here."""
         entry = self._entries.get(producer_id)
@@ -248,6 +257,7 @@ class ProducerStateManager:
         batch = ProducedBatch(base_sequence, last_sequence, last_offset, offset_delta, max_timestamp)
         entry = self._entries.get(producer_id)
         if entry is None:
+            self.verifications.on_batch(producer_id)
             entry = self._add(producer_id, ProducerEntry(producer_epoch, [batch], max_timestamp, now_ms))
         else:
             if entry.producer_epoch != producer_epoch:

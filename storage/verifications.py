@@ -4,9 +4,10 @@ A verification begins when the coordinator is asked and stays until a batch of t
 value itself is the guard of an append: it has to be the one that `find` returns when the coordinator's answer is acted on. So an answer
 about a transaction that has ended meanwhile lets nothing into the log.
 
-It also keeps the lowest sequence that the producer has asked with. A producer that the log does not know may begin at any sequence, and
+It also keeps the lowest sequence that the producer has come with. A producer that the log does not know may begin at any sequence, and
 several batches may be under way: where the first is refused with an error that is retried, the second must not become the beginning, or
-the first would be out of order for good.
+the first would be out of order for good. So one begins, too, when a batch of such a producer is refused for now (`note_refused`), be it
+of a transaction or not; Kafka leaves these out.
 
 Guards: no batch is appended to a transaction that its coordinator does not know; a producer's batches keep their order from the first on.
 
@@ -55,6 +56,7 @@ class Verifications:
         if known is not None and known.producer_epoch >= producer_epoch:
             if known.producer_epoch == producer_epoch:
                 known.lowest_sequence = min(known.lowest_sequence, sequence)
+                known.adds_itself |= adds_itself
             return known
         self._of.pop(producer_id, None)
         if len(self._of) >= self._maximum:

@@ -14,6 +14,8 @@ from lowtide.metadata.records import encode
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import topic_id_text
 
 from .leading import LAG_MS, NONE, Follower, Leading, simulate
@@ -357,5 +359,35 @@ def test_a_new_leader_that_does_not_know_what_is_committed_tells_no_end(version:
         third.end = 3
         await third.fetch()
         assert [await ask(timestamp) for timestamp in (-1, 0)] == [(NONE, 3), (NONE, 0)]
+
+    simulate(run)
+
+
+def test_a_batch_that_came_behind_a_refused_one_is_not_the_first() -> None:
+    """The log doesn't know its producer, which may begin anywhere: then the one that is sent again would be out of order for good."""
+
+    def batch(sequence: int) -> ProduceRequest:
+        records = build_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        rows = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=records)])]
+        return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=rows)
+
+    async def run(world: Leading) -> None:
+        second, third = await begin(world, isr=(1,), min_insync_replicas="2")
+
+        def send(sequence: int) -> asyncio.Future[Any]:
+            return world.client.send(batch(sequence), 9)
+
+        async def code(sent: asyncio.Future[Any]) -> ErrorCode:
+            return ErrorCode((await sent).responses[0].partition_responses[0].error_code)
+
+        assert await code(send(0)) == ErrorCode.NOT_ENOUGH_REPLICAS
+        await second.catch_up()
+        await asyncio.sleep(0.01)
+        assert await code(send(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        both = send(0), send(1)
+        await asyncio.sleep(0.01)
+        await second.catch_up()
+        assert [await code(each) for each in both] == [NONE, NONE]
+        del third
 
     simulate(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import ControlRecord, ControlRecordType
+from lowtide.protocol.records import ControlRecord, ControlRecordType, build_batch, read_batch_header
 from lowtide.protocol.types import NO_SEQUENCE
 from lowtide.storage.producer_state import ACCEPTED, ProducerStateManager
 from lowtide.storage.verifications import Verification, Verifications
@@ -88,3 +88,31 @@ def test_producers_expire_with_their_verifications() -> None:
     begin(state.verifications)
     state.remove_expired(101)
     assert not state.verifications
+
+
+def test_what_was_refused_for_now_comes_first() -> None:
+    """Whether in a transaction or not; a producer that the log knows keeps its order anyway."""
+    state = ProducerStateManager()
+    first, second = (read_batch_header(a_batch(sequence)) for sequence in (0, 3))
+    state.note_refused(second, now_ms=1)
+    state.note_refused(first, now_ms=1)
+    assert state.check(7, 5, 3, 1) is OUT_OF_ORDER
+    assert state.check(7, 5, 0, 3) is ACCEPTED
+    state.update(7, 5, 0, base_offset=0, record_count=3, max_timestamp=1, now_ms=1)
+    assert not state.verifications
+    assert state.check(7, 5, 3, 1) is ACCEPTED
+    state.note_refused(first, now_ms=1)
+    state.note_refused(read_batch_header(build_batch([(1, None, b"v", ())])), now_ms=1)
+    assert not state.verifications
+
+
+def test_a_verification_of_a_batch_that_was_refused_before_outlives_the_marker_of_the_transaction_before() -> None:
+    state = ProducerStateManager()
+    state.note_refused(read_batch_header(a_batch(0)), now_ms=1)
+    guard = begin(state.verifications)
+    mark(state, 5, 11)
+    assert state.verifications.find(7) is guard
+
+
+def a_batch(sequence: int) -> bytes:
+    return build_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=5, base_sequence=sequence)
