@@ -9,13 +9,14 @@ Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from lowtide.broker.coordinator.any_group import AnyGroup
 from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState
 from lowtide.broker.coordinator.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.effects import Effects
+from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
@@ -54,15 +55,17 @@ NO_RETENTION_TIME: Final = -1
 class CommittedOffsets:
     """See the module. `offsets`: group → topic → partition → what was committed."""
 
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(self, settings: GroupSettings, admission: GroupAdmission | None = None) -> None:
+        """`admission` is shared by all groups of a broker."""
         self._settings = settings
+        self._admission = admission if admission is not None else GroupAdmission(settings)
         self.offsets: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
         self.pending = PendingOffsets()
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Take over what a record says, which is later than all others so far."""
         if value is not None:
-            self.offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
+            self._keep_all(key.group, key.topic, [(key.partition, value)])
             if self.pending:
                 self.pending.outdo(key.group, key.topic, key.partition)
             return
@@ -71,7 +74,9 @@ class CommittedOffsets:
         partitions = topics.get(key.topic) if topics is not None else None
         if topics is None or partitions is None:
             return
-        partitions.pop(key.partition, None)
+        gone = partitions.pop(key.partition, None)
+        if gone is not None:
+            self._admission.forget((gone,))
         if not partitions:
             del topics[key.topic]
         if not topics:
@@ -79,10 +84,32 @@ class CommittedOffsets:
 
     def apply_commits(self, commits: OffsetCommits) -> None:
         """As `apply`, for each of them."""
-        self.offsets.setdefault(commits.group, {}).setdefault(commits.topic, {}).update(commits.values)
+        self._keep_all(commits.group, commits.topic, commits.values)
         if self.pending:
             for partition, _ in commits.values:
                 self.pending.outdo(commits.group, commits.topic, partition)
+
+    def _keep_all(self, group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]]) -> None:
+        """Remembers offsets of one topic, and counts them."""
+        partitions, admission = self.offsets.setdefault(group, {}).setdefault(topic, {}), self._admission
+        before = len(partitions)
+        if admission.metadata_bytes:
+            for number, _ in values:
+                known = partitions.get(number)
+                if known is not None:
+                    admission.metadata_bytes -= len(known.metadata)
+        partitions.update(values)
+        admission.offset_count += len(partitions) - before
+        for _, value in values:
+            if value.metadata:
+                admission.metadata_bytes += len(value.metadata)
+
+    def release(self) -> None:
+        """Another broker coordinates these groups now: nothing is remembered any more."""
+        for topics in self.offsets.values():
+            for partitions in topics.values():
+                self._admission.forget(partitions.values())
+        self.offsets.clear()
 
     def apply_pending(self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, offset: Offset) -> None:
         """Take over what the record at `offset` says, which belongs to a producer's open transaction."""
@@ -94,7 +121,7 @@ class CommittedOffsets:
         for key, row in ended:
             if is_commit and row.value is not None:
                 self.pending.outdo(key.group, key.topic, key.partition, row.record_offset)
-                self.offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = row.value
+                self._keep_all(key.group, key.topic, [(key.partition, row.value)])
         return list(dict.fromkeys(key.group for key, _ in ended))
 
     def has_any(self, group_id: str) -> bool:
@@ -122,7 +149,7 @@ class CommittedOffsets:
     ) -> list[OffsetCommitResponseTopic]:
         """Ask for the records of a commit by one who may commit; `topics` exist.
 
-        Errors: OFFSET_METADATA_TOO_LARGE, of single partitions.
+        Errors: OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, of single partitions.
         """
         retention_ms = request.retention_time_ms
         expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else effects.wall_ms + retention_ms
@@ -161,12 +188,20 @@ class CommittedOffsets:
         keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has neither epochs nor ids.
         topic_id = topic.topic_id if keeps_all else ZERO_TOPIC_ID
         metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
-        kept_count, values, rows = len(kept), [], []
+        kept_count, admission, kept_bytes = len(kept), self._admission, 0
+        values: list[tuple[int, OffsetCommitValue]] = []
+        rows: list[ResponseRowT] = []
         for partition in topic.partitions:
             number, metadata = partition.partition_index, partition.committed_metadata or ""
             if metadata and _is_longer(metadata, metadata_max):
                 rows.append(row_type(partition_index=number, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE))
                 continue
+            error = admission.check_offset(metadata, len(values), kept_bytes)
+            if error != ErrorCode.NONE and not self._takes_no_more(group_id, topic.name, number, metadata):
+                admission.refused_count += 1
+                rows.append(row_type(partition_index=number, error_code=error))
+                continue
+            kept_bytes += len(metadata)
             value = OffsetCommitValue(
                 offset=partition.committed_offset,
                 leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
@@ -179,6 +214,11 @@ class CommittedOffsets:
             rows.append(kept[number] if number < kept_count else row_type(partition_index=number, error_code=ErrorCode.NONE))
         effects.keep_offsets(group_id, topic.name, values, topic_id=topic_id)
         return rows
+
+    def _takes_no_more(self, group_id: str, topic: str, partition: int, metadata: str) -> bool:
+        """Whether an offset takes the place of one that takes as much: that may always be."""
+        known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
+        return known is not None and len(metadata) <= len(known.metadata)
 
     def delete(self, group: AnyGroup, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
         """Ask for offsets to be forgotten, pending ones too, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""

@@ -18,6 +18,7 @@ from lowtide.broker.coordinator.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.consumer_member import Assignment, ConsumerMember, assignment_of, heartbeat_rows
 from lowtide.broker.coordinator.decision import Decision, Refusal
 from lowtide.broker.coordinator.effects import Effects, Reply
+from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.joining import Client
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_heartbeat import (
@@ -46,15 +47,16 @@ def heartbeat_failed(error: ErrorCode, message: str | None = None) -> ConsumerGr
 class ConsumerHeartbeats:
     """Heartbeats of members of one coordinator's groups."""
 
-    def __init__(self, groups: ConsumerGroups, random: Random) -> None:
+    def __init__(self, groups: ConsumerGroups, random: Random, admission: GroupAdmission) -> None:
         self._groups = groups
+        self._admission = admission
         self._settings = groups.settings
         self._random = random
 
     def heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, reply: Reply, effects: Effects) -> None:
         """Answer a heartbeat that `check_heartbeat` lets through.
 
-        Errors: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+        Errors: GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
         UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION.
         """
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
@@ -67,7 +69,7 @@ class ConsumerHeartbeats:
     # ------------------------------------------------------------------ joining and going on
     def _go_on(self, request: ConsumerGroupHeartbeatRequest, client: Client, reply: Reply, effects: Effects) -> Refusal | None:
         joins = request.member_epoch == JOIN_EPOCH
-        decision = self._groups.open(request.group_id, creates=joins)
+        decision = self._open(request.group_id, effects, creates=joins)
         if isinstance(decision, Refusal):
             return decision
         group = decision.group
@@ -99,6 +101,16 @@ class ConsumerHeartbeats:
         self._groups.carry_out(decision, effects)
         effects.answer_when_committed(reply, response, heartbeat_failed)
         return None
+
+    def _open(self, group_id: str, effects: Effects, *, creates: bool) -> Decision | Refusal:
+        """Begin a decision about a group, which may be a new one if there is room for it."""
+        decision = self._groups.open(group_id, creates=creates)
+        if isinstance(decision, Refusal) or not decision.is_new or decision.takes_over is not None:
+            return decision
+        refused = self._admission.check_new_group(effects.now_ms)
+        if refused == ErrorCode.NONE:
+            return decision
+        return Refusal(refused, "The broker has as many groups as it may have, or too many begin at once.")
 
     def _subscribe(
         self, decision: Decision, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Assignment | None

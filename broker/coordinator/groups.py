@@ -21,6 +21,7 @@ from lowtide.broker.coordinator.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.consumer_heartbeats import ConsumerHeartbeats
 from lowtide.broker.coordinator.decision import Decision
 from lowtide.broker.coordinator.effects import Effects, Reply
+from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.joining import Client, Joining
 from lowtide.broker.coordinator.member_memory import MemberMemory
@@ -56,13 +57,19 @@ class Groups:
     """See the module."""
 
     def __init__(
-        self, settings: GroupSettings, random: Random, memory: MemberMemory | None = None, topics: TopicView | None = None
+        self,
+        settings: GroupSettings,
+        random: Random,
+        memory: MemberMemory | None = None,
+        topics: TopicView | None = None,
+        admission: GroupAdmission | None = None,
     ) -> None:
-        """`memory` and `topics` are shared by all groups of a broker."""
+        """`memory`, `topics` and `admission` are shared by all groups of a broker."""
         self.settings = settings
         self.memory = memory if memory is not None else MemberMemory()
         self.groups: GroupsById = {}
-        self.committed = CommittedOffsets(settings)
+        self.admission = admission if admission is not None else GroupAdmission(settings)
+        self.committed = CommittedOffsets(settings, self.admission)
         self.timers: Timers[TimerKey] = Timers()
         self.last_removal_offset: Offset = UNKNOWN_OFFSET
         """The last record that took something back."""
@@ -71,7 +78,7 @@ class Groups:
         self.membership = Membership(self._rebalancing)
         view = topics if topics is not None else TopicView(NoCluster())
         self.consumers = ConsumerGroups(self.groups, settings, self.timers, Shared(view, self.memory), self._rebalancing)
-        self.heartbeats = ConsumerHeartbeats(self.consumers, random)
+        self.heartbeats = ConsumerHeartbeats(self.consumers, random, self.admission)
         self._classic_members = ClassicMembers(self.consumers, random)
 
     # ------------------------------------------------------------------ records
@@ -180,6 +187,7 @@ class Groups:
             group.state = GroupState.DEAD
             group.release()
         self.groups.clear()
+        self.committed.release()
 
     def read_barrier(self, group_id: str) -> Offset:
         """The last record that has a say in what is told of a group; -1 if there is none."""
@@ -216,7 +224,7 @@ class Groups:
 
     # ------------------------------------------------------------------ members
     def join(self, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
-        """JoinGroup. Errors: those of `Joining.join`, INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
+        """JoinGroup. Errors: those of `Joining.join`, of `GroupAdmission.check_new_group`, INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
         settings, member_id = self.settings, request.member_id
         group = self.groups.get(request.group_id)
         if not request.group_id:
@@ -227,6 +235,8 @@ class Groups:
             self._classic_members.join(group, request, client, reply, effects)
         elif not isinstance(group, ClassicGroup) and member_id != NO_MEMBER_ID:
             effects.answer(reply, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+        elif group is None and (refused := self.admission.check_new_group(effects.now_ms)) != ErrorCode.NONE:
+            effects.answer(reply, join_failed(refused, member_id))
         else:
             if isinstance(group, ConsumerGroup):
                 self._remove_group(group, effects)
@@ -272,12 +282,15 @@ class Groups:
 
     # ------------------------------------------------------------------ offsets
     def check_commit(self, request: OffsetCommitRequest, api_version: int, effects: Effects) -> ErrorCode:
-        """Whether a commit is let in; a commit is a sign of life too. Errors: those of `check_commit`, GROUP_ID_NOT_FOUND."""
+        """Whether a commit is let in; a commit is a sign of life too. Errors: those of `check_commit`, GROUP_ID_NOT_FOUND.
+
+        The first commit of a group: those of `GroupAdmission.check_new_group_of_offsets`.
+        """
         generation_id = request.generation_id_or_member_epoch
         group = self.groups.get(request.group_id)
         if group is None:
             if generation_id < 0:
-                return ErrorCode.NONE
+                return self.admission.check_new_group_of_offsets(effects.now_ms)
             return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
             return group.check_commit(request.member_id, generation_id, api_version, self.consumers.topics.places(request.topics))
@@ -286,7 +299,7 @@ class Groups:
             self._rebalancing.extend_session(group, group.members[request.member_id], effects.now_ms)
         return error
 
-    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> ErrorCode:
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
         """Whether a commit in a transaction is let in.
 
         Errors: those of `check_commit`, INVALID_COMMIT_OFFSET_SIZE where more would be pending than `PENDING_OFFSETS_MAX`.
@@ -296,7 +309,7 @@ class Groups:
         generation_id = request.generation_id_or_member_epoch
         group = self.groups.get(request.group_id)
         if group is None:
-            return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+            return self.admission.check_new_group_of_offsets(now_ms) if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
             places = self.consumers.topics.places(request.topics)
             error = group.check_commit(request.member_id, generation_id, GROUP_ID_NOT_FOUND_SINCE, places, is_transaction=True)

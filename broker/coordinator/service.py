@@ -10,6 +10,7 @@ from lowtide.broker.authorizer import Operation, topic
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.effects import Effects, append_error
+from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.groups import Groups
 from lowtide.broker.coordinator.joining import Client
 from lowtide.broker.coordinator.member_memory import MemberMemory
@@ -44,6 +45,8 @@ class GroupCoordinator:
         """Who goes through all groups has it."""
         self._loop = loop
         self._memory = MemberMemory()
+        self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
+        self._admission.count_groups = lambda: sum(len(shard.groups.groups) for shard in self._runtime.shards.values())
         self._topics = TopicView(broker.metadata)
         self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
             topic=GROUP_TOPIC,
@@ -52,7 +55,7 @@ class GroupCoordinator:
             loop=loop,
             worker=broker.worker,
             log=broker.log,
-            make_groups=lambda: Groups(self.settings, broker.random, self._memory, self._topics),
+            make_groups=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission),
         )
 
     # ------------------------------------------------------------------ requests
@@ -135,6 +138,10 @@ class GroupCoordinator:
         refused, self._memory.refused_count = self._memory.refused_count, 0
         if refused:
             self.broker.log.warning("members were refused: groups hold too much", refused=refused, held_bytes=self._memory.held_bytes)
+        refused, self._admission.refused_count = self._admission.refused_count, 0
+        if refused:
+            counts = {"groups": self._admission.count_groups(), "offsets": self._admission.offset_count}
+            self.broker.log.warning("groups or offsets were refused: there are as many as there may be", refused=refused, **counts)
         if self.topic.exists or self._runtime.shards:
             self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
 

@@ -38,6 +38,10 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     consumer_assignment_interval_max_ms: int = 15_000
     consumer_regex_refresh_interval_ms: int = 600_000
     consumer_migration_policy: str = "bidirectional"
+    groups_max: int = 100_000
+    groups_created_per_second: int = 1_000
+    offsets_max: int = 5_000_000
+    offsets_metadata_bytes_max: int = 64 << 20
 
     @property
     def serves_consumer_groups(self) -> bool:
@@ -95,4 +99,8 @@ def group_settings(values: Mapping[str, Value]) -> GroupSettings:
         consumer_assignment_interval_max_ms=number("group.consumer.max.assignment.interval.ms"),
         consumer_regex_refresh_interval_ms=number("group.consumer.regex.refresh.interval.ms"),
         consumer_migration_policy=str(values["group.consumer.migration.policy"]).lower(),
+        groups_max=number("lowtide.groups.max"),
+        groups_created_per_second=number("lowtide.groups.created.per.second"),
+        offsets_max=number("lowtide.offsets.max"),
+        offsets_metadata_bytes_max=number("lowtide.offsets.metadata.bytes.max"),
     )

@@ -111,6 +111,12 @@ class TransactionCoordinator:
         shards = list(self._runtime.shards.values())
         return shards if all(shard.loaded for shard in shards) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
+    def may_begin(self, shard: Shard[Transactions], transactional_id: str) -> bool:
+        """Whether an id is known, or may be added to those that are: `lowtide.transactional.ids.max`."""
+        if transactional_id in shard.groups.transactions:
+            return True
+        return sum(each.groups.count for each in self._runtime.shards.values()) < self.settings.ids_max
+
     def decide(self, shard: Shard[Transactions], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
         """Make a decision and carry it out. The answer is there at once, if nothing has to be waited for."""
         pending: Pending[R] = Pending()

@@ -26,6 +26,7 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     topic_replication_factor: int = 3
     topic_minimum_in_sync: int = 2
     topic_segment_bytes: int = 100 << 20
+    ids_max: int = 100_000
 
 
 def transaction_settings(values: Mapping[str, Value]) -> TransactionSettings:
@@ -48,4 +49,5 @@ def transaction_settings(values: Mapping[str, Value]) -> TransactionSettings:
         topic_replication_factor=number("transaction.state.log.replication.factor"),
         topic_minimum_in_sync=number("transaction.state.log.min.isr"),
         topic_segment_bytes=number("transaction.state.log.segment.bytes"),
+        ids_max=number("lowtide.transactional.ids.max"),
     )

@@ -8,7 +8,8 @@ Version notes: from v3 on a producer says which id and epoch it has, and is refu
 
 Errors: INVALID_REQUEST for an empty transactional id, or for an id without an epoch and the other way round; COORDINATOR_NOT_AVAILABLE
 when the metadata store doesn't answer; with a transactional id INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED
-(INVALID_PRODUCER_EPOCH before v4), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+(INVALID_PRODUCER_EPOCH before v4), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION for a new id above
+`lowtide.transactional.ids.max`.
 
 KIPs: 98, 360, 588.
 """
@@ -53,6 +54,9 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
         shard = transactions.find(transactional_id)
         if isinstance(shard, ErrorCode):
             pending.complete(_failed(shard))
+            return pending
+        if not transactions.may_begin(shard, transactional_id):
+            pending.complete(_failed(ErrorCode.POLICY_VIOLATION))
             return pending
         expected = None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
 

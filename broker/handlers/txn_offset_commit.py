@@ -130,7 +130,7 @@ class _Commit:
 
     def _keep(self, shard: Shard[Groups]) -> Pending[TxnOffsetCommitResponse]:
         def decide(pending: Pending[TxnOffsetCommitResponse], effects: Effects) -> None:
-            error = shard.groups.check_transactional_commit(self._request)
+            error = shard.groups.check_transactional_commit(self._request, effects.now_ms)
             if error != ErrorCode.NONE:
                 effects.answer(pending, self._failed(error))
                 return

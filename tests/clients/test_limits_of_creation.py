@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
+from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.testing.client import WireClient
 from lowtide.testing.cluster import LowtideCluster
@@ -65,6 +67,23 @@ def test_a_rate_above_the_limit_is_throttled() -> None:
         assert grown.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
     against({"lowtide.partitions.created.per.second": "1"}, scenario)
+
+
+def test_transactional_ids_above_the_limit_are_refused_and_those_there_go_on() -> None:
+    async def begin(client: WireClient, transactional_id: str) -> ErrorCode:
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+        while True:
+            error = ErrorCode((await client.request(request, 4)).error_code)
+            if error not in {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}:
+                return error
+            await client.request(FindCoordinatorRequest(key=transactional_id, key_type=1), 1)
+            await asyncio.sleep(0.05)
+
+    async def scenario(client: WireClient) -> None:
+        codes = [await begin(client, name) for name in ("a", "b", "c", "a")]
+        assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
+
+    against({"lowtide.transactional.ids.max": "2"}, scenario)
 
 
 def test_a_thousand_topics_in_one_request_are_created() -> None:

@@ -59,7 +59,7 @@ def administrator(authorizer: Only) -> Any:
     config = SimpleNamespace(num_partitions=1, delete_topic_enable=True, fetch_max_bytes=1, values={"replica.selector.class": None})
     broker = SimpleNamespace(authorizer=authorizer, config=config, metadata=SimpleNamespace(image=image), replicas=None, sessions=None)
     broker.clock = SimpleNamespace(monotonic_ms=lambda: 0)
-    return SimpleNamespace(broker=broker, resolve=lambda wanted: resolve_deletions(image, wanted))
+    return SimpleNamespace(broker=broker, limits=None, resolve=lambda wanted: resolve_deletions(image, wanted))
 
 
 def answer(handler: Any, request: Any, version: int | None = None) -> Any:

@@ -48,7 +48,7 @@ def commit_in_transaction(
         **more,
     )
     effects = world.effects()
-    error = world.groups.check_transactional_commit(request)
+    error = world.groups.check_transactional_commit(request, effects.now_ms)
     if error == ErrorCode.NONE:
         [answer] = world.groups.committed.commit_in_transaction(request, request.topics, effects)
         error = ErrorCode(answer.partitions[0].error_code)

@@ -1,0 +1,81 @@
+"""How many groups and offsets clients may have a broker remember.
+
+A group costs its clients one small request and the broker some kilobytes, for seven days (`offsets.retention.minutes`) where it has
+committed something. So groups are bounded, in all and in a second, and so is what their offsets take.
+
+| limit | key | above it |
+|---|---|---|
+| groups that a broker coordinates | `lowtide.groups.max` | GROUP_MAX_SIZE_REACHED to who joins, POLICY_VIOLATION to who commits |
+| groups that begin in a second | `lowtide.groups.created.per.second` | COORDINATOR_LOAD_IN_PROGRESS: clients try again |
+| offsets that are remembered | `lowtide.offsets.max` | INVALID_COMMIT_OFFSET_SIZE, of single partitions |
+| the metadata of all offsets | `lowtide.offsets.metadata.bytes.max` | OFFSET_METADATA_TOO_LARGE, of single partitions |
+
+What is loaded from the log is never refused, and counts. Kafka has none of these limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lowtide.broker.token_bucket import TokenBucket
+from lowtide.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lowtide.broker.coordinator.settings import GroupSettings
+    from lowtide.protocol.group_records import OffsetCommitValue
+
+
+def _none() -> int:
+    return 0
+
+
+class GroupAdmission:
+    """What all groups of a broker have in common: how many they are, and what their offsets take."""
+
+    __slots__ = ("_bucket", "count_groups", "metadata_bytes", "offset_count", "refused_count", "settings")
+
+    def __init__(self, settings: GroupSettings, now_ms: int = 0) -> None:
+        self.settings = settings
+        self.count_groups: Callable[[], int] = _none
+        """How many groups there are."""
+        self.offset_count = 0
+        self.metadata_bytes = 0
+        """Characters of metadata."""
+        self.refused_count = 0
+        """Groups and offsets that were refused, for the log."""
+        self._bucket = TokenBucket(now_ms, settings.groups_created_per_second)
+
+    def check_new_group(self, now_ms: int) -> ErrorCode:
+        """Whether another group may begin; it is counted then. Errors: GROUP_MAX_SIZE_REACHED, COORDINATOR_LOAD_IN_PROGRESS."""
+        if self.count_groups() >= self.settings.groups_max:
+            self.refused_count += 1
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if self._bucket.take(1, now_ms, self.settings.groups_created_per_second) > 0:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def check_new_group_of_offsets(self, now_ms: int) -> ErrorCode:
+        """As `check_new_group`, for a commit: POLICY_VIOLATION where there are too many."""
+        error = self.check_new_group(now_ms)
+        return ErrorCode.POLICY_VIOLATION if error == ErrorCode.GROUP_MAX_SIZE_REACHED else error
+
+    def check_offset(self, metadata: str, kept_count: int, kept_bytes: int) -> ErrorCode:
+        """Whether another offset may be remembered, besides those that the request has had let in, `kept_count` with `kept_bytes`.
+
+        Whether it takes the place of another one, and so may always be, is for the caller to know.
+        Errors: INVALID_COMMIT_OFFSET_SIZE, OFFSET_METADATA_TOO_LARGE.
+        """
+        if self.offset_count + kept_count >= self.settings.offsets_max:
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        if metadata and self.metadata_bytes + kept_bytes + len(metadata) > self.settings.offsets_metadata_bytes_max:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def forget(self, values: Iterable[OffsetCommitValue]) -> None:
+        """These offsets are gone."""
+        for value in values:
+            self.offset_count -= 1
+            self.metadata_bytes -= len(value.metadata)
