@@ -14,7 +14,7 @@ ARGS ?=
 SEEDS ?= 200
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench demo demo-pipeline wheels up down kcat etcd java clean
+.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench path demo demo-pipeline wheels up down kcat etcd java clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,6 +124,9 @@ bench: $(INSTALLED) kcat ## Lowtide and other brokers side by side: ARGS='--help
 
 microbench: $(INSTALLED) ## what the steps of the hot paths cost
 	@for bench in bench/bench_*.py; do $(BIN)/python $$bench; done
+
+path: $(INSTALLED) ## which way a request takes through a broker: files, lines, calls; ARGS=delete prints each call
+	@$(BIN)/python -m bench.request_path $(ARGS)
 
 demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and look again
 	@$(BIN)/python demo/flights.py

@@ -34,21 +34,6 @@ LONG_FILES = {
 SYNCHRONOUS = ("protocol", "storage", "replication")
 TABLES = re.compile(r"config_keys_\w+\.py")
 
-PRODUCE_PATH = (
-    "broker/server.py",
-    "broker/connection.py",
-    "broker/dispatcher.py",
-    "broker/handlers/produce.py",
-    "broker/produce_attempt.py",
-    "broker/replica_manager.py",
-    "replication/partition.py",
-    "storage/log.py",
-    "storage/segment.py",
-    "replication/purgatory.py",
-    "broker/delayed/produce.py",
-)
-PRODUCE_PATH_LINES = 3500
-
 
 @functools.cache
 def tree(path: Path) -> ast.Module:
@@ -100,12 +85,6 @@ def test_the_list_of_long_files_only_shrinks():
     for name, allowed in LONG_FILES.items():
         assert FILE_LINES < lengths.get(name, 0), f"{name} needs no entry any more"
         assert allowed - lengths[name] <= 100, f"the entry of {name} can fall to {lengths[name]}"
-
-
-def test_one_request_can_be_read_from_top_to_bottom():
-    """The path of a produce request, file by file as docs/ARCHITECTURE.md lists it."""
-    lines = sum(len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in PRODUCE_PATH)
-    assert lines <= PRODUCE_PATH_LINES
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if path.relative_to(ROOT).parts[0] in SYNCHRONOUS], ids=relative)

@@ -1,0 +1,249 @@
+"""Which way a request takes through a broker: its files, their lines, the calls, and how often the reader changes the file.
+
+`make path` prints it; `tests/unit/test_request_paths.py` holds budgets. The brokers are real ones over simulated ports, on virtual time, so
+the same request takes the same way in each run. What is counted are calls of Python functions in the broker that is asked, from the first
+byte of the request to the last one of the answer; the simulated network, disk, clock and store, generated codecs and this client are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.records import build_batch
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.testing.chronicle import Chronicle
+from lowtide.testing.client import WireClient
+from lowtide.testing.machines import Machine, State
+from lowtide.testing.shared_store import SharedStore
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+SIMULATED: Final = ("bench/", "testing/", "runtime/simulated_", "runtime/filesystem/memory", "runtime/filesystem/nodes", "metadata/memory")
+"""What stands for the world around a broker."""
+
+TOPIC: Final = "t"
+RECORDS: Final = build_batch([(1, None, b"x", ())])
+LEADER: Final = "broker-1"
+SETTINGS: Final = {"log.dirs": "/a", "auto.create.topics.enable": "false", "offsets.topic.num.partitions": "1"}
+
+
+class RequestPath(msgspec.Struct, frozen=True):
+    """The way of one request. `calls` are (file, function), in their order."""
+
+    calls: tuple[tuple[str, str], ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Those that it comes through, in the order in which it first does."""
+        return tuple(dict.fromkeys(file for file, _ in self.calls))
+
+    @property
+    def lines(self) -> int:
+        """Of these files."""
+        return sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in self.files)
+
+    @property
+    def moves(self) -> int:
+        """How often a call leads into another file than the call before it."""
+        return sum(before[0] != after[0] for before, after in zip(self.calls, self.calls[1:], strict=False))
+
+    @property
+    def moves_back(self) -> int:
+        """Those of them that lead into a file that was left before."""
+        return self.moves - (len(self.files) - 1)
+
+
+class Tracer:
+    """Collects the calls of one host's code while it is on."""
+
+    def __init__(self, loop: SimulatedLoop, host: str) -> None:
+        self._loop = loop
+        self._host = host
+        self._places: dict[Any, tuple[str, str] | None] = {}
+        self._calls: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._on_event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    @property
+    def path(self) -> RequestPath:
+        """What was collected."""
+        return RequestPath(tuple(self._calls))
+
+    def _on_event(self, frame: Any, event: str, _argument: Any) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        if code not in self._places:
+            self._places[code] = _place(code)
+        place = self._places[code]
+        if place is not None and self._loop.current_host() == self._host:
+            self._calls.append(place)
+
+
+def _place(code: Any) -> tuple[str, str] | None:
+    """File and function, if it is the broker's code; comprehensions and generators count with the function around them."""
+    path = Path(code.co_filename)
+    if code.co_name.startswith("<") or not path.is_file():
+        return None
+    try:
+        file = str(path.resolve().relative_to(ROOT))
+    except ValueError:
+        return None
+    return None if file.startswith((*SIMULATED, ".venv/")) else (file, code.co_qualname)
+
+
+class World:
+    """Brokers that serve one topic, led by the first of them, and a client."""
+
+    def __init__(self, loop: SimulatedLoop, brokers: int) -> None:
+        shared, chronicle = SharedStore(loop, Random(1)), Chronicle(loop.time)
+        self.loop = loop
+        self.machines = [
+            Machine(
+                loop=loop,
+                shared=shared,
+                broker_id=broker_id,
+                random=Random(broker_id),
+                settings=SETTINGS | {"offsets.topic.replication.factor": str(brokers)},
+                chronicle=chronicle,
+                effects=Counter(),
+            )
+            for broker_id in range(1, brokers + 1)
+        ]
+
+    async def begin(self) -> WireClient:
+        """Start all, create the topic, and wait until its replicas are in sync."""
+        for machine in self.machines:
+            machine.start()
+        while not all(machine.state is State.UP for machine in self.machines):  # noqa: ASYNC110 - of virtual time, here and below
+            await asyncio.sleep(0.01)
+        client = await WireClient.connect(*self.machines[0].address)
+        assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[machine.broker_id for machine in self.machines])
+        topic = CreatableTopic(name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=[])
+        answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+        assert not answer.topics[0].error_code, answer
+        for _ in range(20):
+            await client.request(produce(-1), 9)
+        return client
+
+
+def produce(acks: int) -> ProduceRequest:
+    """One record."""
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=RECORDS)])],
+    )
+
+
+def fetch() -> FetchRequest:
+    """Of records that are there, without a session."""
+    partition = FetchPartition(partition=0, fetch_offset=10, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchTopic(topic=TOPIC, partitions=[partition])],
+    )
+
+
+def delete(offset: int) -> DeleteRecordsRequest:
+    """Up to an offset, within the segment that is written."""
+    row = DeleteRecordsPartition(partition_index=0, offset=offset)
+    return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=TOPIC, partitions=[row])], timeout_ms=10_000)
+
+
+def commit(offset: int) -> OffsetCommitRequest:
+    """Of a group without members."""
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    return OffsetCommitRequest(
+        group_id="g", member_id="", generation_id_or_member_epoch=-1, topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[row])]
+    )
+
+
+async def _trace(world: World, requests: Callable[[int], Any], version: int) -> RequestPath:
+    """The way of the third request: what is made once is there by then."""
+    client = await world.begin()
+    if version == COMMIT_VERSION:
+        await _coordinator(client)
+    for number in (1, 2):
+        await client.request(requests(number), version)
+        await asyncio.sleep(1)
+    with Tracer(world.loop, LEADER) as tracer:
+        await client.request(requests(3), version)
+    return tracer.path
+
+
+async def _coordinator(client: WireClient) -> None:
+    """Wait until the group has one."""
+    while (await client.request(FindCoordinatorRequest(key="g", key_type=0), 3)).error_code:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    while (await client.request(commit(0), COMMIT_VERSION)).topics[0].partitions[0].error_code:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+
+
+COMMIT_VERSION: Final = 8
+REQUESTS: Final[dict[str, tuple[int, Callable[[int], Any], int]]] = {
+    "Produce, acks=1": (1, lambda _: produce(1), 9),
+    "Produce, acks=all, three replicas": (3, lambda _: produce(-1), 9),
+    "Fetch, records there": (1, lambda _: fetch(), 11),
+    "OffsetCommit": (1, commit, COMMIT_VERSION),
+    "DeleteRecords, one replica": (1, delete, 2),
+    "DeleteRecords, three replicas": (3, delete, 2),
+}
+"""By name: how many brokers, the request of a number, and the version."""
+
+
+def request_path(name: str) -> RequestPath:
+    """The way of one of `REQUESTS`."""
+    brokers, requests, version = REQUESTS[name]
+
+    def main(loop: SimulatedLoop) -> Coroutine[Any, Any, RequestPath]:
+        return _trace(World(loop, brokers), requests, version)
+
+    return run_simulation(main, 1)
+
+
+def main() -> int:
+    """Print the ways of all requests: a table, then each file by file. With a word of a name, every call of it."""
+    wanted = " ".join(sys.argv[1:])
+    paths = {name: request_path(name) for name in REQUESTS if wanted.lower() in name.lower()}
+    if not paths:
+        sys.stderr.write(f"no request is named like {wanted!r}: there are {', '.join(REQUESTS)}\n")
+        return 2
+    print(f"{'request':36} files  lines  calls  moves  of them back")
+    for name, path in paths.items():
+        print(f"{name:36} {len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}")
+    for name, path in paths.items():
+        print(f"\n{name}")
+        calls = Counter(file for file, _ in path.calls)
+        for file in path.files:
+            print(f"  {calls[file]:4} {file}")
+        if wanted:
+            for file, function in path.calls:
+                print(f"    {file}: {function}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

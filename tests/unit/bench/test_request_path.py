@@ -1,0 +1,52 @@
+"""Budgets of the ways of requests through a broker: files that a reader opens, and calls. They only fall; `make path` prints them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.request_path import REQUESTS, RequestPath, request_path
+
+BUDGETS = {
+    "Produce, acks=1": (17, 40),
+    "Produce, acks=all, three replicas": (36, 450),
+    "Fetch, records there": (18, 48),
+    "OffsetCommit": (29, 76),
+    "DeleteRecords, one replica": (31, 140),
+    "DeleteRecords, three replicas": (40, 500),
+}
+"""Files, and calls: a few more than today's, for the plain form of the compiled module and other versions of Python."""
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_keeps_to_its_budget(name: str) -> None:
+    """Protects the hot paths from calls that creep in, and readers from files."""
+    path = request_path(name)
+    files, calls = BUDGETS[name]
+    assert len(path.files) <= files, path.files
+    assert len(path.calls) <= calls, path.calls
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        (
+            "Produce, acks=1",
+            [("broker/connection.py", "_on_request"), ("storage/log.py", "append_as_leader"), ("storage/segment.py", "write")],
+        ),
+        ("Fetch, records there", [("broker/handlers/fetch.py", "handle"), ("storage/log.py", "read"), ("broker/outgoing.py", "")]),
+        (
+            "DeleteRecords, three replicas",
+            [("storage/log_start.py", ""), ("replication/low_watermark.py", ""), ("replication/purgatory.py", "")],
+        ),
+    ],
+)
+def test_the_trace_sees_the_way(name: str, places: list[tuple[str, str]]) -> None:
+    """Were nothing traced, every budget would be kept."""
+    calls = request_path(name).calls
+    for file, function in places:
+        assert any(at == file and function in called for at, called in calls), (file, function)
+
+
+def test_moves_are_changes_of_file() -> None:
+    path = RequestPath((("a", "1"), ("b", "2"), ("b", "3"), ("a", "4"), ("c", "5")))
+    assert (path.files, path.moves, path.moves_back) == (("a", "b", "c"), 3, 1)
