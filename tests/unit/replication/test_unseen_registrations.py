@@ -72,3 +72,17 @@ def test_the_next_fetch_counts_once_the_image_shows_it(leadership: Leadership) -
     assert leadership.note_fetch(fetch, later, 2) is not None
     assert leadership.low_watermark(later, 2) == 0
     assert leadership.high_watermark(later, 2) == 95
+
+
+def test_a_report_of_an_earlier_registration_acknowledges_no_delete(leadership: Leadership, log: FakeLog) -> None:
+    """The image shows that broker 2 has registered again, and partitions follow an image in slices: this one has not followed it yet."""
+    log.raise_log_start(50)
+    for fetch in (FollowerFetch(2, 2, 90, 50, 5, 5), FollowerFetch(3, 3, 100, 50, 5, 5)):
+        leadership.note_fetch(fetch, IMAGE, 1)
+    assert leadership.low_watermark(IMAGE, 1) == 50
+    later = image_of(11, {**BROKERS, 2: 11})
+    assert leadership.low_watermark(later, 1) == -1, "its directory may have been put back to an earlier state"
+    leadership.follow_broker(2, later)
+    assert leadership.low_watermark(later, 1) == -1
+    leadership.note_fetch(FollowerFetch(2, 11, 90, 50, 5, 5), later, 2)
+    assert leadership.low_watermark(later, 2) == 50
