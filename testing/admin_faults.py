@@ -20,6 +20,7 @@ from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopicPartitions
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import build_batch
+from lowtide.protocol.types import TopicPartition
 from lowtide.testing.client import WireClient
 from lowtide.testing.machines import Machine
 
@@ -35,6 +36,8 @@ OLD_VERSION: Final = "0.10.2"
 
 _ADMIN_TIMEOUT_MS: Final = 3000
 _RECORDS: Final = 4
+_LOOKS: Final = 150
+_LOOK_S: Final = 0.02
 _OVER: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR}
 )
@@ -84,6 +87,42 @@ async def change_replicas(cluster: ClusterSimulation) -> None:
         replicas.remove(cluster.random.choice(replicas))
     if replicas != list(state.replicas) and await reassign(cluster, topic, number, replicas):
         cluster.effects["reassignment"] += 1
+
+
+async def leave_while_waiting(cluster: ClusterSimulation) -> None:
+    """A leader that was cut off is back, has to cut its log, and loses the replica while its slow disk is at that."""
+    topic, number, state = cluster.some_partition()
+    machine = next((each for each in cluster.machines if each.broker_id == state.leader), None)
+    replicas = [each for each in state.replicas if each != state.leader]
+    if machine is None or not replicas:
+        return
+    cluster.excuses.begin(machine.broker_id)
+    others = [other.host for other in cluster.machines if other is not machine]
+    for host in others:
+        cluster.loop.network.cut(machine.host, host, both_ways=True)
+    machine.link.requests_are_cut = machine.link.answers_are_cut = True
+    cluster.note(f"{machine.host} is cut off from the other brokers and from the store")
+    await cluster.sleep(0.5, 2.5)
+    machine.link.requests_are_cut = machine.link.answers_are_cut = False
+    for host in others:
+        cluster.loop.network.heal(machine.host, host)
+    machine.slow_disk((50.0, 400.0))
+    cluster.note(f"{machine.host} is reached again, and its disk is slow")
+    if await _is_busy(machine, TopicPartition(topic, number)) and await reassign(cluster, topic, number, replicas):
+        cluster.effects["replica left while it waited for its disk"] += 1
+    machine.slow_disk()
+    cluster.excuses.end(machine.broker_id, after_s=1.0)
+
+
+async def _is_busy(machine: Machine, key: TopicPartition) -> bool:
+    """Wait until the machine cuts its log of that partition, for a while; returns whether it does."""
+    for _ in range(_LOOKS):
+        broker = machine.broker
+        log = broker.log_manager.logs.get(key) if broker is not None and broker.replicas is not None else None
+        if log is not None and log.unsettled:
+            return True
+        await asyncio.sleep(_LOOK_S)
+    return False
 
 
 async def reassign(cluster: ClusterSimulation, topic: str, number: int, replicas: list[int]) -> bool:

@@ -353,6 +353,7 @@ class ClusterSimulation:
             machine.resume()
             machine.clock.set_wall(0)
             self.excuses.note(machine.broker_id, after_s=3.0)
+            machine.check_directories()
             is_old = machine.settings.pop(OLD_VERSION_KEY, None) is not None
             if is_old or machine.has_offline_directory:
                 self.kill(machine)

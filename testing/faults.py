@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lowtide.runtime.filesystem.memory import Operation
 from lowtide.runtime.filesystem.nodes import Folder
-from lowtide.testing.admin_faults import change_replicas, flip_leader, move_leader, topic_made_anew, upgrade
+from lowtide.storage.log_start_format import JOURNAL_NAME
+from lowtide.testing.admin_faults import change_replicas, flip_leader, leave_while_waiting, move_leader, topic_made_anew, upgrade
 from lowtide.testing.machines import DISK_MS, Machine, State
 
 if TYPE_CHECKING:
@@ -249,16 +250,14 @@ async def slow_disk(cluster: ClusterSimulation) -> None:
 
 
 async def full_disk(cluster: ClusterSimulation) -> None:
-    """A disk has no room."""
+    """A disk has no room for more bytes. The broker that uses it goes on, and so does one that starts."""
     machine = cluster.random.choice(cluster.machines)
     before = machine.filesystem.fault_counts["no_space"]
-    machine.disk_faults += 1
     machine.filesystem.capacity_bytes = 0
     cluster.note(f"the disk of {machine.host} is full")
     await cluster.sleep(*LONG_S)
     cluster.effects["full disk"] += machine.filesystem.fault_counts["no_space"] > before
     machine.filesystem.capacity_bytes = None
-    machine.disk_faults -= 1
     cluster.note(f"the disk of {machine.host} has room")
     await cluster.revive(machine)
 
@@ -284,6 +283,31 @@ async def no_descriptors(cluster: ClusterSimulation) -> None:
     await cluster.revive(machine)
 
 
+async def no_room_at_times(cluster: ClusterSimulation) -> None:
+    """A disk has no room now and then: for a file, a name, or the rest of what is written."""
+    machine = cluster.random.choice(cluster.machines)
+    filesystem, random = machine.filesystem, cluster.random
+    share = random.choice((0.02, 0.2, 0.6, 1.0))
+    part = random.choice(("", "", "/", ".tmp", ".swap", ".log", "checkpoint", ".journal."))
+    before = filesystem.fault_counts["no_space"]
+
+    def lacks_room(operation: Operation, path: str) -> bool:
+        if operation == "write" and path.endswith(JOURNAL_NAME):
+            return False  # It has its size. Where writing over it takes room all the same, a start is refused.
+        return part in path and random.random() < share
+
+    filesystem.lacks_room = lacks_room
+    cluster.note(f"the disk of {machine.host} has no room for {share:.0%} of what is called {part!r}")
+    cluster.excuses.begin(machine.broker_id)
+    await cluster.sleep(*(LONG_S if random.random() < 0.5 else SHORT_S))  # noqa: PLR2004
+    cluster.effects["no room at times"] += filesystem.fault_counts["no_space"] > before
+    if filesystem.lacks_room is lacks_room:
+        filesystem.lacks_room = None
+    cluster.note(f"the disk of {machine.host} has room for all")
+    cluster.excuses.end(machine.broker_id, after_s=2.0)
+    await cluster.revive(machine)
+
+
 async def failing_disk(cluster: ClusterSimulation) -> None:
     """A write or a sync of one log directory fails."""
     machine = cluster.pick(State.UP)
@@ -293,6 +317,7 @@ async def failing_disk(cluster: ClusterSimulation) -> None:
     directory = cluster.random.choice(cluster.directories)
     before = machine.filesystem.fault_counts[operation]
     machine.disk_faults += 1
+    machine.is_broken = True
     machine.filesystem.fail_next(operation, errno.EIO, path_contains=directory)
     cluster.note(f"the next {operation} in {directory} of {machine.host} fails")
     cluster.excuses.begin(machine.broker_id)
@@ -426,11 +451,13 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "wrong clock": (wrong_clock, 1),
     "slow disk": (slow_disk, 2),
     "full disk": (full_disk, 2),
+    "no room at times": (no_room_at_times, 3),
     "failing disk": (failing_disk, 2),
     "controlled shutdown": (controlled_shutdown, 3),
     "leader move": (move_leader, 3),
     "leader flip": (flip_leader, 4),
     "replicas": (change_replicas, 2),
+    "replica leaves while it waits": (leave_while_waiting, 3),
     "topic made anew": (topic_made_anew, 2),
     "upgrade": (upgrade, 3),
     "empty directory": (empty_directory, 2),

@@ -101,10 +101,14 @@ class Machine:
         self.power_cuts = 0
         self.disk_faults = 0
         """How many faults of its disk are under way."""
+        self.is_broken = False
+        """Whether an operation of its disk was to fail in this life: only then may a log directory go offline. A full disk isn't broken."""
         self.refused_start: BaseException | None = None
         self.has_failed = False
         """Whether its broker has ended by itself in this life."""
         self._excused_start = False
+        self._was_used = False
+        """A new directory on a full disk is refused, and nothing is lost by that."""
         self._loop = loop
         self._random = random
         self._chronicle = chronicle
@@ -135,9 +139,11 @@ class Machine:
         assert self.state is State.DOWN, self
         self.state = State.STARTING
         self.lives += 1
+        self.is_broken = False
         self.refused_start = None
         self.has_failed = False
         self._excused_start = self.disk_faults > 0
+        self._was_used = all(self.filesystem.exists(f"{path}/meta.properties") for path in self.settings["log.dirs"].split(","))
         self.committers.clear()
         self.link = self.link.renew()
         self._chronicle.note(self.host, f"starts, life {self.lives}")
@@ -227,7 +233,7 @@ class Machine:
             return
         self._chronicle.note(self.host, f"can't start: {error}")
         self.refused_start = error
-        if isinstance(error, StorageError) and not self._excused_start and not self.disk_faults:
+        if isinstance(error, StorageError) and not self._excused_start and not self.disk_faults and self._was_used:
             self._chronicle.violate(f"S1: {self.host} can't start on what a crash left: {error}")
         self._exit()
 
@@ -235,7 +241,14 @@ class Machine:
         """The broker can't go on, as `run_broker` sees it: it stops, and the process ends."""
         self._chronicle.note(self.host, "has failed")
         self.has_failed = True
+        self.check_directories()
         self._loop.call_soon(self.stop)
+
+    def check_directories(self) -> None:
+        """No log directory is offline unless something of the disk was to fail: none was full only, or lacked files of a log that left."""
+        if self.has_offline_directory and not self.is_broken:
+            assert self.broker is not None
+            self._chronicle.violate(f"S2: {self.host} took a directory offline that works: {self.broker.log_manager.offline_directories}")
 
     def _exit(self) -> None:
         assert self.node is not None
