@@ -170,7 +170,7 @@ def _synonyms(layers: Layers, name: str) -> tuple[Synonym, ...]:
     names = BROKER_SYNONYMS.get(name, (name,))
     if name.startswith(LISTENER_PREFIX):
         names = (name, *_base_of(name))
-    found = [Synonym(each, _shown(each, layer[each]), source) for layer, source in layers for each in names if each in layer]
+    found = [Synonym(each, shown_value(each, layer[each]), source) for layer, source in layers for each in names if each in layer]
     first = next((number for number, synonym in enumerate(found) if synonym.name == name), len(found))
     return tuple(found[first:])
 
@@ -185,7 +185,8 @@ def _text(value: Value) -> str | None:
     return None if value is None else value_text(value)
 
 
-def _shown(name: str, text: str) -> str | None:
+def shown_value(name: str, text: str) -> str | None:
+    """What may be told of a value that is set on brokers; None for a secret."""
     return None if _is_sensitive(_known_or_secret(name)) else text
 
 

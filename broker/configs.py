@@ -28,6 +28,7 @@ from lowtide.broker.config_describe import (
 )
 from lowtide.broker.config_groups import validate_group_configs
 from lowtide.broker.config_key import ConfigError, Type
+from lowtide.broker.config_lines import tell_changes
 from lowtide.broker.config_requests import (
     REPEATED,
     RESOURCES_AT_ONCE,
@@ -120,16 +121,24 @@ class ConfigAdministrator:
     async def _change(self, resource: Resource, decide: Decide, *, validate_only: bool) -> Refusal | None:
         """Changes of one resource by this broker take turns, so that only other brokers can be faster."""
         turn = self._turns.setdefault(resource, asyncio.Lock())
+        decided: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+
+        def noted(current: Mapping[str, str]) -> dict[str, str] | Refusal:
+            nonlocal decided
+            wanted = decide(current)
+            decided = (current, {} if isinstance(wanted, Refusal) else wanted)
+            return wanted
+
         async with turn:
             for _ in range(ATTEMPTS):
                 image = self.broker.metadata.image
-                plan = self._plan(image, resource, decide)
+                plan = self._plan(image, resource, noted)
                 if isinstance(plan, Refusal):
                     return plan
                 if validate_only or plan.is_empty:
                     return None
                 with suppress(ConflictError):
-                    return await self._carry_out(plan, resource)
+                    return await self._carry_out(plan, resource, decided)
                 if not await self._sees_newer_than(image.revision):
                     break
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{resource.name} is changed by others at the same time; try again")
@@ -188,8 +197,10 @@ class ConfigAdministrator:
         checked = validate_group_configs(self._configs.current.values, wanted)
         return checked if isinstance(checked, Refusal) else plan_group_configs(image, group_id, checked)
 
-    async def _carry_out(self, plan: ChangePlan, resource: Resource) -> Refusal | None:
-        """Write a plan, and wait until this broker and its logs run on it.
+    async def _carry_out(
+        self, plan: ChangePlan, resource: Resource, decided: tuple[Mapping[str, str], Mapping[str, str]]
+    ) -> Refusal | None:
+        """Write a plan, and wait until this broker and its logs run on it. `decided`: what was set, and what is set by the plan.
 
         Refusals: REQUEST_TIMED_OUT when the store can't say, NOT_CONTROLLER when this broker was given up, COORDINATOR_NOT_AVAILABLE when
         the store can't be reached. Errors: ConflictError.
@@ -205,7 +216,7 @@ class ConfigAdministrator:
             return Refusal(ErrorCode.REQUEST_TIMED_OUT, str(error))
         except (SessionError, MetadataStoreError) as error:
             return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        self.broker.log.info("configuration changed", resource=resource.type.name, name=resource.name)
+        tell_changes(resource, *decided, self.broker.log)
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLING_S):
                 await self.broker.replicas.settled()

@@ -26,12 +26,14 @@ from lowtide.broker.coordinator.transaction_service import TransactionCoordinato
 from lowtide.broker.delayed.batch_lane import BatchLane
 from lowtide.broker.deletion_ledger import DeletionLedger
 from lowtide.broker.descriptors import share_out
+from lowtide.broker.disk_space import DiskSpace
 from lowtide.broker.dispatcher import Dispatcher
 from lowtide.broker.due_work import DueWork
 from lowtide.broker.fencing import Fence
 from lowtide.broker.fetch_session import FetchSessionCache
 from lowtide.broker.forwarding import Forwarder
 from lowtide.broker.handlers.registry import handlers, handlers_of_ours
+from lowtide.broker.image_lines import ImageLines
 from lowtide.broker.isr_changes import IsrChanges
 from lowtide.broker.log_directories import check_directories, check_metadata_directory, make_log_manager
 from lowtide.broker.loop_health import LoopHealth
@@ -41,6 +43,7 @@ from lowtide.broker.metadata_copies import MetadataCopies, read_copies
 from lowtide.broker.partition_administrator import controller_settings
 from lowtide.broker.peer_client import PeerClients
 from lowtide.broker.ports import Ports
+from lowtide.broker.recovery_lines import tell_recoveries
 from lowtide.broker.registration import BrokerDirectories, replicas_of
 from lowtide.broker.replica_fetchers import ReplicaFetchers
 from lowtide.broker.replica_manager import ReplicaManager
@@ -107,6 +110,7 @@ class Broker:
         self._ports = ports
         self._tasks = TaskRegistry(self._on_task_failed)
         self._store: OwnedStore | None = None
+        self._image_lines = ImageLines(config.node_id, self.log)
         self._log_manager: LogManager | None = None
         self._session: MetadataSession | None = None
         self._copies: MetadataCopies | None = None
@@ -187,6 +191,7 @@ class Broker:
         self._follow_configs(self._session.image)
         now = self._configs.current
         topics = {name: KnownTopic(topic.topic_id, log_config(now, topic.configs)) for name, topic in self._session.image.topics.items()}
+        began_ms = ports.clock.monotonic_ms()
         self._log_manager.open(
             cluster_id,
             config.node_id,
@@ -194,6 +199,7 @@ class Broker:
             topics=topics,
             deleted_topics=self._session.image.deleted_topics,
         )
+        tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._copies = MetadataCopies(ports.filesystem, ports.worker, self._log_manager, self._session.copy)
         self._copies.begin()
         self._session.keep(self._copies)
@@ -263,7 +269,9 @@ class Broker:
         self._compact(context, retention.ledger)
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self.log, host.active_since)
         self.loop_health.start()
-        ticks = (self.replicas.tick, self._watch_replication, groups.on_tick, transactions.on_tick)
+        space = DiskSpace(log_manager, ports.clock, ports.loop, self.log)
+        watches = (space.on_tick, self._image_lines.on_tick)
+        ticks = (self.replicas.tick, self._watch_replication, groups.on_tick, transactions.on_tick, *watches)
         memory = MemoryUpkeep(ports.heap, ports.worker, ports.clock)
         pieces = (self._check_store, *ticks, self._wake_controller, memory.on_tick)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager, pieces)
@@ -403,6 +411,7 @@ class Broker:
         if self.replicas is not None:
             self.replicas.on_image(new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults)
         tell_unclean_elections(self.config.node_id, (old, new), delta, self.log)
+        self._image_lines.on_image(old, new, delta)
         if self._controller_work.on_image(old, new, delta) and self._session is not None:
             self._session.wake_controller()
         if self._groups is not None:

@@ -15,7 +15,7 @@ from lowtide.runtime.long_lived import LongLived
 
 
 async def run_broker(
-    config: BrokerConfig, *, logger: Any, etcd: EtcdAddress | None = None, ready: Callable[[str], None] | None = None
+    config: BrokerConfig, *, logger: Any, version: str, etcd: EtcdAddress | None = None, ready: Callable[[str], None] | None = None
 ) -> int:
     """Run a broker until SIGTERM or SIGINT, then stop it in good order; a second signal hurries that.
 
@@ -38,7 +38,14 @@ async def run_broker(
     await broker.start()
     address = broker.address
     long_lived.freeze()
-    logger.info("ready", address=address, node_id=config.node_id, log_dirs=list(config.log_dirs))
+    logger.info(
+        "ready",
+        address=address,
+        version=version,
+        listeners=[f"{each.name}://{each.host}:{each.port or broker.ports.get(each.name, 0)}" for each in config.listeners],
+        node_id=config.node_id,
+        log_dirs=list(config.log_dirs),
+    )
     if ready is not None:
         ready(address)
     await stopping.wait()

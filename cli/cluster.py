@@ -13,6 +13,7 @@ from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
 from lowtide.admin.errors import AdminError, UnsupportedVersionError, code_name
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import asked_controller
+from lowtide.cli.full_directories import FullDirectory, full_directories, full_values, print_full
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, plural, print_json, print_table, remark
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
@@ -32,7 +33,8 @@ Unwell = Mapping[TopicPartition, PartitionDescription]
 async def status(call: NetworkCall) -> ExitCode:
     """Say who is there, who is the controller, which partitions aren't well, what is being moved, and which features are used.
 
-    The exit code is 1 if a partition has no leader or lacks a replica, or a broker is fenced: what is being moved is no failure.
+    The exit code is 1 if a partition has no leader or lacks a replica, a broker is fenced, or a log directory has no room: what is being
+    moved is no failure.
     """
     described = await _described(call.client, call.timeout_ms)
     topics = await call.client.list_topics(include_internal=True, timeout=call.timeout_ms / 1000)
@@ -40,9 +42,12 @@ async def status(call: NetworkCall) -> ExitCode:
     behind = _those(topics, lambda each: len(each.isr) < len(each.replicas))
     moves = await _moves(call.client, call.timeout_ms)
     features = await call.client.describe_features(timeout=call.timeout_ms / 1000)
+    full = await _full(call.client, call.timeout_ms)
     levels = {name: feature.finalized_level or None for name, feature in sorted(features.items())}
     if call.output is Output.JSON:
-        print_json(_value(described, topics, leaderless, behind) | {"reassignments": moves, "features": levels})
+        print_json(
+            _value(described, topics, leaderless, behind) | {"reassignments": moves, "features": levels, "full_log_dirs": full_values(full)}
+        )
     else:
         _print(described, topics, leaderless, behind)
         if moves is None:
@@ -54,10 +59,11 @@ async def status(call: NetworkCall) -> ExitCode:
             )
         else:
             print("Nothing is being moved.")
+        print_full(full)
         used = ", ".join(f"{name} {level}" for name, level in levels.items() if level is not None)
         print(f"Features: {used or 'none are told'}.")
     fenced = any(broker.is_fenced for broker in described.brokers)
-    return ExitCode.FAILED if leaderless or behind or fenced or described.controller_id is None else ExitCode.DONE
+    return ExitCode.FAILED if leaderless or behind or fenced or full or described.controller_id is None else ExitCode.DONE
 
 
 async def _described(client: AdminClient, timeout_ms: int) -> ClusterDescription:
@@ -66,6 +72,19 @@ async def _described(client: AdminClient, timeout_ms: int) -> ClusterDescription
         return await client.describe_cluster(include_fenced=True, timeout=timeout_ms / 1000)
     except UnsupportedVersionError:
         return await client.describe_cluster(timeout=timeout_ms / 1000)
+
+
+async def _full(client: AdminClient, timeout_ms: int) -> list[FullDirectory]:
+    """Log directories without room, of the brokers that answer."""
+    try:
+        told = await client.describe_log_dirs(timeout=timeout_ms / 1000)
+    except AdminError as error:
+        remark(f"how full log directories are isn't told: {error}")
+        return []
+    for broker_id, each in told.items():
+        if isinstance(each, AdminError):
+            remark(f"how full the log directories of broker {broker_id} are isn't told: {each}")
+    return full_directories(told)
 
 
 async def _moves(client: AdminClient, timeout_ms: int) -> list[dict[str, Any]] | None:

@@ -11,6 +11,7 @@ from lowtide.admin.errors import AdminError
 from lowtide.admin.log_dirs import LogDir
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import fitting
+from lowtide.cli.full_directories import full_directories, is_full, print_full
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, print_json, print_table
 from lowtide.cli.results import error_value, report_each
@@ -54,6 +55,7 @@ async def log_dirs(
     else:
         columns = ("broker", "directory", "partitions", "their size", "free", "of")
         print_table(columns, [_row(broker_id, directory, chosen) for broker_id, directory in rows])
+        print_full(full_directories(found))
     return report_each(failed, call.output, quiet=True)
 
 
@@ -84,5 +86,6 @@ def _value(broker_id: int, directory: LogDir, chosen: set[str]) -> dict[str, Any
         "error": None if directory.error is None else error_value(directory.error),
         "total_bytes": None if directory.total_bytes < 0 else directory.total_bytes,
         "usable_bytes": None if directory.usable_bytes < 0 else directory.usable_bytes,
+        "full": is_full(directory),
         "partitions": rows,
     }

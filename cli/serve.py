@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from lowtide import __version__
 from lowtide.broker.config import BrokerConfig, ConfigError, load_config
 from lowtide.cli.metadata_options import add_metadata, given_metadata
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration
@@ -61,7 +62,7 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
         logger.warning("these keys are known, but not acted upon yet", keys=list(unenforced))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run_broker(config, logger=logger, etcd=etcd))
+            return runner.run(run_broker(config, logger=logger, version=__version__, etcd=etcd))
     except START_ERRORS as error:
         return _refuse(f"{error}")
 

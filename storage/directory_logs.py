@@ -29,7 +29,7 @@ from lowtide.storage.directory_deletions import DeletionHooks, DirectoryDeletion
 from lowtide.storage.directory_upkeep import DirectoryUpkeep, UpkeepParts
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.file_removal import FileRemoval
-from lowtide.storage.loader import LoadReport, create_log, load_log
+from lowtide.storage.loader import Checked, LoadReport, create_log, load_log
 from lowtide.storage.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, Identity, LogDirectory, list_directory
 from lowtide.storage.log_flusher import FlushListener, LogFlusher
@@ -56,6 +56,7 @@ class DirectoryLogs:
         self.damaged: dict[TopicPartition, StorageError] = {}
         """Partitions that can't be loaded, each for a reason of its own."""
         self.strays: tuple[str, ...] = ()
+        self.checked = Checked(0, 0, 0)
         self.reports: dict[TopicPartition, LoadReport] = {}
         """What loading had to mend."""
         self._ports = ports
@@ -196,6 +197,7 @@ class DirectoryLogs:
             producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
             report=report,
         )
+        self.checked = self.checked.plus(report)
         if report != LoadReport(segments_checked=report.segments_checked, removed_files=report.removed_files):
             self.reports[topic_partition] = report
         self._add(log)

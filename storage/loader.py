@@ -18,7 +18,7 @@ import contextlib
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
@@ -68,6 +68,18 @@ class LoadReport:
     epochs_rebuilt: bool = False
     restarted_at_log_start: bool = False
     removed_files: list[str] = field(default_factory=list)
+
+
+class Checked(NamedTuple):
+    """What loading several logs took."""
+
+    logs: int
+    segments_checked: int
+    bytes_cut: int
+
+    def plus(self, report: LoadReport) -> Checked:
+        """With one log more."""
+        return Checked(self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut)
 
 
 def create_log(

@@ -63,7 +63,7 @@ _LENGTH_END: Final = 12
 class Log(CuttableLog):
     """One partition's log. Its offsets are attributes (see `LogOffsets`).
 
-    `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append lacked room, or a descriptor.
+    `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
     `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was mended after an unclean stop.
     `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
     `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with whoever carries that out.
@@ -95,6 +95,11 @@ class Log(CuttableLog):
     def flush_is_due(self) -> bool:
         """Whether as many records as `flush.messages` says aren't known to be on disk."""
         return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    def take_refused(self) -> bool:
+        """Whether the last append met a full disk; asked again, no, until there is another one."""
+        refused, self.disk_full = self.disk_full, False
+        return refused
 
     def configure(self, config: LogConfig) -> None:
         """Takes over a configuration."""

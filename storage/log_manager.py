@@ -12,7 +12,6 @@ Source: Kafka's LogManager.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import Clock
@@ -25,6 +24,7 @@ from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties, 
 from lowtide.storage.cleanable import Cleanable
 from lowtide.storage.directory_logs import DirectoryLogs
 from lowtide.storage.directory_opening import KnownTopic, OfflinePartition, Opened, OpenRequest, open_directories
+from lowtide.storage.directory_reports import DirectoryUsage, Recovery, all_together
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing, storage_error
 from lowtide.storage.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
 from lowtide.storage.loader import LoadReport
@@ -36,15 +36,6 @@ from lowtide.storage.log_start import OnDurable
 from lowtide.storage.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
 
 __all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "OnDirectoryFailed"]
-
-
-class DirectoryUsage(NamedTuple):
-    """What is in a log directory, and the bytes of its volume: all, and those that may still be written."""
-
-    absolute_path: str
-    logs: tuple[Log, ...]
-    total_bytes: int
-    usable_bytes: int
 
 
 OnDirectoryFailed = Callable[[str, str, list[Log]], None]
@@ -66,6 +57,8 @@ class LogManager:
     ) -> None:
         """`committers` has one for each of `directories`; they are closed with the manager, the worker isn't."""
         assert directories, "a broker has at least one log directory"
+        self.without_room: set[str] = set()
+        """Directories to which writes were refused for want of room: they are told to have no usable bytes (`broker/disk_space.py`)."""
         self.logs: dict[TopicPartition, Log] = {}
         """All logs that are loaded, those of directories that went offline among them (`log.offline`)."""
         self.on_directory_failed: OnDirectoryFailed = _nobody_listens
@@ -218,8 +211,32 @@ class LogManager:
             absolute_path=self.absolute_path(path),
             logs=tuple(directory.logs.values()),
             total_bytes=total_bytes,
-            usable_bytes=usable_bytes,
+            usable_bytes=0 if path in self.without_room else usable_bytes,
         )
+
+    def free_bytes(self, path: str) -> int:
+        """What this process may still write to the volume of a directory. Errors: StorageError."""
+        try:
+            return self._filesystem.free_bytes(path)
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+    def logs_in(self, path: str) -> Collection[Log]:
+        """The logs of a directory, as they come and go."""
+        return self._directories[path].logs.values()
+
+    def take_refused(self, path: str) -> bool:
+        """Whether a write to the directory was refused for want of room since the last call."""
+        directory = self._directories[path]
+        refused = [log for log in directory.logs.values() if log.take_refused()]
+        return bool(refused) or directory.journal.is_stalled
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What loading the directories took, of those that are online and held any logs."""
+        return [
+            Recovery(path, each.directory.stopped_cleanly, *each.checked) for path, each in self._directories.items() if each.checked.logs
+        ]
 
     @property
     def strays(self) -> tuple[str, ...]:
@@ -328,7 +345,7 @@ class LogManager:
             directory = self._holder(key, besides_offline=False)
             if directory is not None:
                 groups.setdefault(directory.path, []).append(key)
-        together = _together(len(groups), on_done)
+        together = all_together(len(groups), on_done)
         for path, keys in groups.items():
             self._directories[path].delete(keys, together, set_aside=set_aside)
         if not groups:
@@ -347,7 +364,7 @@ class LogManager:
         groups: dict[str, list[tuple[Log, Offset]]] = {}
         for log, offset in items:
             groups.setdefault(parent_directory(log.directory), []).append((log, offset))
-        together = _together(len(groups), on_durable)
+        together = all_together(len(groups), on_durable)
         for path, group in groups.items():
             self._directories[path].accept_log_starts(group, together)
         if not groups:
@@ -473,20 +490,3 @@ class LogManager:
 
 def _nobody_listens(_path: str, _reason: str, _logs: list[Log]) -> None:
     """Stands for a listener until there is one."""
-
-
-def _together(count: int, on_done: OnDurable) -> OnDurable:
-    """One answer for `count` of them: when the last has come, with the first error."""
-    if count == 1:
-        return on_done
-    missing = count
-    first: OSError | None = None
-
-    def one_done(error: OSError | None) -> None:
-        nonlocal missing, first
-        missing -= 1
-        first = first or error
-        if missing == 0:
-            on_done(first)
-
-    return one_done

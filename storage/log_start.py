@@ -168,6 +168,11 @@ class LogStartJournal:
         self._fold_waiters.append(on_folded)
         self._commit_next()
 
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a frame waits for room."""
+        return bool(self._stalled)
+
     def retry(self) -> None:
         """Writes the frame for which there was no room, if there is one. On the order of once a second; later entries wait for it."""
         self._commit_next()

@@ -5,18 +5,22 @@ Full is not broken: a leader refuses what it can't write and serves what it has,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.testing.etcd import missing
+from tests.clients.command_lines import run_process
 
 from .cluster_processes import ClusterProcesses
 
@@ -115,9 +119,40 @@ async def test_a_full_disk_on_the_leader(tmp_path: Path, disk: Path) -> None:
         assert await cluster.bounds(1, TOPIC) == (0, len(acknowledged))
         assert (await cluster.delete(1, TOPIC, 1)).error_code == ErrorCode.NONE
         assert (await cluster.until_in_sync(TOPIC)).leader_id == 1
+        ballast.fill_up()
+        told = await until_told(cluster, 1, "log directory has no room")
+        assert told["largest_topics"].keys() == {TOPIC}
+        await check_commands(cluster, disk / "log")
         ballast.throw_out()
         assert await until_acknowledged(cluster, 1) == len(acknowledged)
+        assert (await until_told(cluster, 1, "log directory has room again"))["directory"] == told["directory"]
         cluster.check_no_faults()
+
+
+async def until_told(cluster: ClusterProcesses, broker_id: int, event: str) -> dict[str, Any]:
+    """The first such line of a broker's log."""
+    found: list[dict[str, Any]] = []
+
+    async def told() -> bool:
+        found.extend(line for line in cluster.brokers[broker_id].lines if line.get("event") == event)
+        return bool(found)
+
+    await cluster.until(f"broker {broker_id} says: {event}", told)
+    return found[0]
+
+
+async def check_commands(cluster: ClusterProcesses, directory: Path) -> None:
+    """Both commands show it, and what takes the room, to people and to programs."""
+    for words, code in ((("cluster", "status"), 1), (("log-dirs",), 0)):
+        ran = await asyncio.to_thread(run_process, *words, bootstrap=cluster.bootstrap, code=code)
+        assert "Log directories without room:" in ran.stdout, ran.stdout
+        assert str(directory) in ran.stdout
+        assert TOPIC in ran.stdout
+        assert "lowtide records delete" in ran.stdout
+    ran = await asyncio.to_thread(run_process, "cluster", "status", "--output", "json", bootstrap=cluster.bootstrap, code=1)
+    (row,) = json.loads(ran.stdout)["full_log_dirs"]
+    assert (row["broker"], row["path"], TOPIC in row["largest_topics"]) == (1, str(directory), True)
+    assert row["usable_bytes"] < 1 << 20 <= row["total_bytes"]
 
 
 async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:

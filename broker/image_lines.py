@@ -1,0 +1,84 @@
+"""What the log says of a change of the cluster: leaders elected, brokers fenced and back, partitions being moved.
+
+The controller tells, so that each is told once. What happens within a second is one line for each kind and pair of brokers, however many
+partitions it concerns. Elections that lose records are told besides, at once (`unclean_elections`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from lowtide.metadata.records import NO_LEADER
+from lowtide.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage
+    from lowtide.protocol.types import BrokerId
+
+PARTITIONS_NAMED: Final = 5
+"""In a line about any number of them."""
+
+
+class ImageLines:
+    """See the module. Used from the event loop only."""
+
+    def __init__(self, broker_id: BrokerId, log: Any) -> None:
+        self._broker_id = broker_id
+        self._log = log
+        self._elections: dict[tuple[BrokerId, BrokerId], dict[str, int]] = {}
+        """By old and new leader: leader epochs by partition."""
+        self._moves: dict[str, dict[str, dict[str, Any]]] = {}
+        """By event: what it is about, by partition."""
+
+    def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+        """An image has followed another one."""
+        if new.controller_id != self._broker_id:
+            return
+        if delta.controller_changed and old.controller_id != new.controller_id:
+            self._log.info("this broker is the controller", before=old.controller_id)
+        for broker_id in delta.brokers_changed:
+            self._on_broker(broker_id, old, new)
+        for key, before, now in _changed_partitions(old, delta):
+            if now.leader_epoch != before.leader_epoch and now.leader != before.leader:
+                self._elections.setdefault((before.leader, now.leader), {})[str(key)] = now.leader_epoch
+            self._on_replicas(str(key), before, now)
+
+    def _on_broker(self, broker_id: BrokerId, old: MetadataImage, new: MetadataImage) -> None:
+        before, now = old.brokers.get(broker_id), new.brokers.get(broker_id)
+        if now is None and before is not None:
+            self._log.warning("broker is fenced", broker=broker_id, broker_epoch=before.epoch)
+        elif now is not None and (before is None or before.epoch != now.epoch):
+            event = "broker is unfenced" if before is None else "broker has registered again"
+            self._log.info(event, broker=broker_id, broker_epoch=now.epoch)
+
+    def _on_replicas(self, name: str, before: PartitionImage, now: PartitionImage) -> None:
+        was_moving, is_moving = bool(before.adding or before.removing), bool(now.adding or now.removing)
+        if is_moving and (now.adding, now.removing) != (before.adding, before.removing):
+            values: dict[str, Any] = {"replicas": list(now.replicas), "adding": list(now.adding), "removing": list(now.removing)}
+            self._moves.setdefault("reassignment begins", {})[name] = values
+        elif was_moving and not is_moving:
+            self._moves.setdefault("reassignment ends", {})[name] = {"replicas": list(now.replicas)}
+
+    def on_tick(self) -> None:
+        """Tell what has happened since the last call. About once a second."""
+        elections, self._elections = self._elections, {}
+        moves, self._moves = self._moves, {}
+        for (before, now), epochs in elections.items():
+            some = [{"partition": name, "leader_epoch": epoch} for name, epoch in list(epochs.items())[:PARTITIONS_NAMED]]
+            event = "partitions have no leader" if now == NO_LEADER else "leaders are elected"
+            tell = self._log.warning if now == NO_LEADER else self._log.info
+            tell(event, old_leader=before, new_leader=now, partitions=len(epochs), some_partitions=some)
+        for event, partitions in moves.items():
+            some = [{"partition": name} | values for name, values in list(partitions.items())[:PARTITIONS_NAMED]]
+            self._log.info(event, partitions=len(partitions), some_partitions=some)
+
+
+def _changed_partitions(old: MetadataImage, delta: ImageDelta) -> Iterator[tuple[TopicPartition, PartitionImage, PartitionImage]]:
+    for topic in delta.topics_changed:
+        former = old.topics.get(topic.name)
+        if former is None or former.topic_id != topic.topic_id or former.partitions is topic.partitions:
+            continue
+        for number, (before, now) in enumerate(zip(former.partitions, topic.partitions, strict=False)):
+            if before is not now:
+                yield TopicPartition(topic.name, number), before, now

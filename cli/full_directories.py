@@ -1,0 +1,87 @@
+"""Log directories without room, as brokers describe them (DescribeLogDirs from version 4 on), and what would free space."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from lowtide.admin.errors import AdminError
+from lowtide.admin.log_dirs import LogDir
+from lowtide.cli.printing import print_table
+from lowtide.cli.retained import size
+from lowtide.protocol.types import BrokerId
+
+ROOM_MIN_BYTES: Final = 1 << 20
+"""Less is no room. Lowtide's brokers use the same figure (`broker/disk_space.py`), and tell 0 where a quota refuses writes."""
+
+TOPICS_NAMED: Final = 3
+
+REMEDY: Final = (
+    "Appends to them are refused, and their followers fall behind. What frees space: delete records (lowtide records delete), lower "
+    "retention.ms or retention.bytes of their largest topics (lowtide configs), delete topics, or enlarge the volume."
+)
+
+
+class FullDirectory(NamedTuple):
+    """One of them."""
+
+    broker_id: BrokerId
+    directory: LogDir
+
+    @property
+    def largest_topics(self) -> dict[str, int]:
+        """The topics that take the most of it, with their bytes."""
+        sizes = Counter[str]()
+        for key, replica in self.directory.replicas.items():
+            sizes[key.topic] += replica.size_bytes
+        return dict(sizes.most_common(TOPICS_NAMED))
+
+
+def is_full(directory: LogDir) -> bool:
+    """Whether it has no room. Brokers before Kafka 3.3 don't tell."""
+    return directory.error is None and 0 <= directory.usable_bytes < ROOM_MIN_BYTES
+
+
+def full_directories(told: Mapping[BrokerId, Mapping[str, LogDir] | AdminError]) -> list[FullDirectory]:
+    """Those of all brokers that have answered."""
+    return [
+        FullDirectory(broker_id, directory)
+        for broker_id, directories in sorted(told.items())
+        if not isinstance(directories, AdminError)
+        for directory in directories.values()
+        if is_full(directory)
+    ]
+
+
+def print_full(full: list[FullDirectory]) -> None:
+    """For people; nothing where there is none."""
+    if not full:
+        return
+    print("Log directories without room:")
+    rows = [
+        (
+            each.broker_id,
+            each.directory.path,
+            size(each.directory.usable_bytes),
+            size(each.directory.total_bytes),
+            ", ".join(f"{topic} {size(held)}" for topic, held in each.largest_topics.items()),
+        )
+        for each in full
+    ]
+    print_table(("broker", "directory", "free", "of", "largest topics"), rows)
+    print(REMEDY)
+
+
+def full_values(full: list[FullDirectory]) -> list[dict[str, Any]]:
+    """For programs."""
+    return [
+        {
+            "broker": each.broker_id,
+            "path": each.directory.path,
+            "usable_bytes": each.directory.usable_bytes,
+            "total_bytes": each.directory.total_bytes,
+            "largest_topics": each.largest_topics,
+        }
+        for each in full
+    ]
