@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lowtide.broker.config_key import Value
     from lowtide.broker.descriptors import DescriptorBudget
 
-IDLE_MS: Final = 10_000
+IDLE_MS: Final = 60_000
 """After so long without a request a connection may be closed for another one. Clients open it again when they need it."""
 
 SILENT_MS: Final = 1_000

@@ -121,6 +121,10 @@ class _SqliteJournal:
         self._worker.submit(self._database.close, on_outcome)
 
 
+_PRIMARY_CODE = 0xFF
+"""The part of an extended result code of SQLite that says which kind of error it is."""
+
+
 class _Database:
     """The connection. All of it runs on the thread that opened it."""
 
@@ -163,6 +167,7 @@ class _Database:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")  # A file for it would take a descriptor in the middle of a transaction.
         if not tables:
             connection.executescript(_SCHEMA)
         connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
@@ -195,8 +200,9 @@ class _Database:
                 connection.execute("UPDATE state SET boots = ?", (boots,))
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            # A full disk, or somebody in SQLite's shell who keeps the lock: the roll-back below leaves everything as it was.
-            harmless = error.sqlite_errorcode in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY}
+            # A full disk, a lack of memory or descriptors, or a lock that another program holds: the roll-back leaves all as it was.
+            passing = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN}
+            harmless = error.sqlite_errorcode & _PRIMARY_CODE in passing
             try:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")

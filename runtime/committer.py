@@ -30,6 +30,7 @@ from typing import Final, Protocol, TypeAlias
 from lowtide.runtime.completions import Completions, call_all
 from lowtide.runtime.filesystem import FailureKind, FileSystem, Syncable, failure_kind, is_passing
 from lowtide.runtime.random import Random
+from lowtide.runtime.threads import start_thread
 
 OnDone: TypeAlias = Callable[[OSError | None], None]
 
@@ -181,7 +182,7 @@ class ThreadCommitter:
         self._closing = self._closed = False
         # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that nobody stops any more.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def submit(self, barrier: Barrier, on_done: OnDone) -> None:
         assert not self._closed, self._thread.name

@@ -33,6 +33,7 @@ from typing import IO, Final
 from lowtide.runtime.completions import Completions
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Step, Work, WorkFailedError, WorkListener
+from lowtide.runtime.threads import start_thread
 
 NICENESS: Final = 10
 """A tenth of the processor's time where the broker wants all of it."""
@@ -80,11 +81,22 @@ class ProcessHeavyWorker:
     def begin(self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT) -> _Work:
         assert not self._closed
         begun = _Work(f"{work.__module__}:{work.__qualname__}", argument, listener, bytes_per_second)
-        self._submitted.put(begun)
-        for attendant in self._attendants:
-            if attendant.start_once():
-                break
+        refused = self._start_attendant()
+        if refused is None or any(attendant.is_started for attendant in self._attendants):
+            self._submitted.put(begun)
+        else:
+            self.end(begun, WorkFailedError(f"{begun.name} can't be begun: {refused}"))
         return begun
+
+    def _start_attendant(self) -> OSError | None:
+        """Starts one more thread, if there may be another. Returns why that failed."""
+        for attendant in self._attendants:
+            try:
+                if attendant.start_once():
+                    break
+            except OSError as error:
+                return error
+        return None
 
     def close(self) -> None:
         if not self._closed:
@@ -171,15 +183,15 @@ class _Attendant:
         self.process: subprocess.Popen[bytes] | None = None
         self._owner = owner
         self._thread = threading.Thread(target=self._run, name=f"heavy work {number}", daemon=True)
-        self._started = False
+        self.is_started = False
         self._lock = threading.Lock()
 
     def start_once(self) -> bool:
-        """Starts the thread, if that hasn't been done."""
-        if self._started:
+        """Starts the thread, if that hasn't been done. Errors: OSError; it may be tried again."""
+        if self.is_started:
             return False
-        self._started = True
-        self._thread.start()
+        start_thread(self._thread)
+        self.is_started = True
         return True
 
     def kill(self) -> None:
@@ -188,7 +200,7 @@ class _Attendant:
                 self.process.kill()
 
     def join(self) -> None:
-        if self._started:
+        if self.is_started:
             self._thread.join()
 
     def _run(self) -> None:

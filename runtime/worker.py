@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from lowtide.runtime.completions import Completions
 from lowtide.runtime.random import Random
+from lowtide.runtime.threads import start_thread
 
 T = TypeVar("T")
 Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -52,7 +53,7 @@ class ThreadWorker:
         self._closed = False
         self._threads = [threading.Thread(target=self._run, name=f"{name}-{index}", daemon=True) for index in range(threads)]
         for thread in self._threads:
-            thread.start()
+            start_thread(thread)
 
     def submit(self, work: Callable[[], T], on_done: Callable[[T | BaseException], None]) -> None:
         assert not self._closed

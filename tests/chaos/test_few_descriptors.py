@@ -1,0 +1,118 @@
+"""A broker with 128 descriptors and five hundred partitions: it serves, stops, recovers, and outlives clients that take all connections."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.records import build_batch, iterate_batches
+from lowtide.testing.client import WireClient
+
+from .serving import HOST, ServeProcess
+
+LIMIT = 128
+PARTITIONS = 500
+PRLIMIT = shutil.which("prlimit")
+WITHIN = [str(PRLIMIT), f"--nofile={LIMIT}:{LIMIT}"]
+
+pytestmark = pytest.mark.skipif(PRLIMIT is None, reason="no prlimit here")
+
+
+async def create(client: WireClient) -> None:
+    topic = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
+    answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7)
+    assert answer.topics[0].error_code == ErrorCode.NONE
+
+
+async def produce(client: WireClient, value: bytes) -> None:
+    """One record to each partition, in requests of a hundred."""
+    for start in range(0, PARTITIONS, 100):
+        rows = [PartitionProduceData(index=number, records=build_batch([(0, None, value, ())])) for number in range(start, start + 100)]
+        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=rows)])
+        answer = await client.request(request, 9)
+        assert {row.error_code for row in answer.responses[0].partition_responses} == {ErrorCode.NONE}
+
+
+async def batches(client: WireClient) -> dict[int, int]:
+    """How many batches each partition has. An answer may have fewer partitions than were asked for: the others are asked for again."""
+    found: dict[int, int] = {}
+    while len(found) < PARTITIONS:
+        rows = [
+            FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
+            for number in range(PARTITIONS)
+            if number not in found
+        ]
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, topics=[FetchTopic(topic="t", partitions=rows)])
+        answer = await client.request(request, 12)
+        before = len(found)
+        for row in answer.responses[0].partitions:
+            assert row.error_code == ErrorCode.NONE
+            if row.records:
+                found[row.partition_index] = len(list(iterate_batches(memoryview(row.records))))
+        assert len(found) > before, "an answer brings something"
+    return found
+
+
+async def test_five_hundred_partitions_are_served_stopped_and_recovered(tmp_path: Path) -> None:
+    async with ServeProcess(tmp_path, within=WITHIN) as broker:
+        client = await broker.connect()
+        await create(client)
+        await produce(client, b"first")
+        assert set((await batches(client)).values()) == {1}
+        await broker.kill()
+        assert broker.faults == []
+    async with ServeProcess(tmp_path, within=WITHIN) as broker:
+        client = await broker.connect()
+        assert set((await batches(client)).values()) == {1}
+        await produce(client, b"second")
+        assert await broker.terminate() == 0
+        assert broker.faults == []
+    async with ServeProcess(tmp_path, within=WITHIN) as broker:
+        assert set((await batches(await broker.connect())).values()) == {2}
+        limits = next(line for line in broker.lines if line["event"] == "limits")
+        assert (limits["open_files"], limits["max_connections"] < LIMIT) == (LIMIT, True)
+        assert broker.faults == []
+
+
+async def test_idle_connections_up_to_the_limit_stop_nobody(tmp_path: Path) -> None:
+    async with ServeProcess(tmp_path, within=WITHIN) as broker:
+        honest = await broker.connect()
+        await create(honest)
+        idle = [await asyncio.open_connection(HOST, broker.port) for _ in range(2 * LIMIT)]
+        try:
+            await produce(honest, b"first")
+            while not await newcomer_is_served(broker):  # It is when one of the idle connections has been silent for a second.
+                await asyncio.sleep(0.05)
+            assert set((await batches(honest)).values()) >= {2}
+        finally:
+            for _, writer in idle:
+                writer.transport.abort()
+            honest.close()
+            await asyncio.sleep(0)
+        assert broker.faults == []
+
+
+async def newcomer_is_served(broker: ServeProcess) -> bool:
+    client = await broker.connect()
+    try:
+        await produce(client, b"second")
+    except ConnectionError:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+async def test_too_few_descriptors_refuse_the_start(tmp_path: Path) -> None:
+    within = [str(PRLIMIT), "--nofile=100:100"]
+    broker = ServeProcess(tmp_path, within=within)
+    await broker.launch()
+    assert await broker.ended() == 2
+    assert any("RLIMIT_NOFILE, ulimit -n) is 100: a broker needs at least 128" in line for line in broker.noise)
