@@ -21,11 +21,13 @@ Does not do: several processes; for those there is etcd. Source: SQLite's docume
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.local import LocalStore, WriteFailedError
 from lowtide.metadata.store import KeyValue, MetadataStoreError
+from lowtide.runtime.filesystem.failures import is_passing
 from lowtide.runtime.worker import ThreadWorker
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ T = TypeVar("T")
 
 METADATA_FILE: Final = "lowtide-metadata.sqlite"
 LOCK_SUFFIX: Final = ".lock"
+RESERVE_SUFFIX: Final = ".reserve"
+RESERVE_BYTES: Final = 512 << 10
+"""Kept in a file of zeros, and given back to a start that finds no room: opening the file and registering takes some ten commits."""
 FILE_MODE: Final = 0o600
 
 FORMAT_VERSION: Final = 1
@@ -71,6 +76,10 @@ class MetadataFileError(MetadataStoreError):
     """The metadata file can't be used: damaged, of a newer Lowtide, or not ours. Names the file."""
 
 
+class FullMetadataFileError(MetadataFileError):
+    """There was no room for what an opening writes; nothing was changed."""
+
+
 class EmbeddedStore(LocalStore):
     """A `MetadataStore` on SQLite. Made by `open`."""
 
@@ -88,12 +97,34 @@ class EmbeddedStore(LocalStore):
                 # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it too.
                 filesystem.replace_file(path, b"", mode=FILE_MODE)
             database = _Database(path, max_bytes)
-            engine = await _done_by(worker, loop, database.open)
+            try:
+                engine = await _done_by(worker, loop, database.open)
+            except FullMetadataFileError:
+                if not filesystem.exists(path + RESERVE_SUFFIX):
+                    raise
+                filesystem.unlink(path + RESERVE_SUFFIX)
+                engine = await _done_by(worker, loop, database.open)
+            else:
+                _reserve(filesystem, path)
         except BaseException:
             worker.close()
             lock.release()
             raise
         return cls(engine=engine, journal=_SqliteJournal(database, worker, lock), clock=clock, loop=loop)
+
+
+def _reserve(filesystem: FileSystem, path: str) -> None:
+    """Keep room for a start on a full disk. Where there is none for that either, the next start tries again."""
+    place = path + RESERVE_SUFFIX
+    try:
+        if not filesystem.exists(place) or filesystem.file_size(place) != RESERVE_BYTES:
+            # Written, not only made as large: that takes the room on every file system.
+            filesystem.write_bytes(place, bytes(RESERVE_BYTES))
+    except OSError as error:
+        if not is_passing(error):
+            raise
+        with contextlib.suppress(OSError):
+            filesystem.unlink(place)
 
 
 class _SqliteJournal:
@@ -147,9 +178,11 @@ class _Database:
             self._connection = connection
             return self._begin_life(connection)
         except (sqlite3.Error, WriteFailedError) as error:
+            self._connection = None
             connection.close()
             message = f"metadata file {self._path}: {error}"
-            raise MetadataFileError(message) from error
+            is_full = error.applied is False if isinstance(error, WriteFailedError) else error.sqlite_errorcode in _lack_room()
+            raise (FullMetadataFileError if is_full else MetadataFileError)(message) from error
         except MetadataFileError:
             connection.close()
             raise
@@ -216,6 +249,13 @@ class _Database:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _lack_room() -> set[int]:
+    """The codes of an opening that may have met a full disk: of the file, and of the shared memory beside it."""
+    import sqlite3  # noqa: PLC0415 - see `open`.
+
+    return {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP}
 
 
 def _write_batch(connection: sqlite3.Connection, batch: Batch) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE, EmbeddedStore, MetadataFileError
+from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE, RESERVE_BYTES, RESERVE_SUFFIX, EmbeddedStore, MetadataFileError
 from lowtide.metadata.store import AmbiguousError, Delete, Put, UnavailableError
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
@@ -42,7 +45,35 @@ async def main(path):
 asyncio.run(main(sys.argv[1]))
 """
 
+WRITER_OF_ONE = """
+import asyncio, os, signal, sys
+from lowtide.metadata.embedded import EmbeddedStore
+from lowtide.metadata.store import Put
+from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.filesystem import OsFileSystem
+
+async def main(path):
+    store = await EmbeddedStore.open(path, filesystem=OsFileSystem(), clock=SystemClock())
+    await store.transact([], [Put(b"a", b"1")])
+    print("written", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
 KILLS = 12
+
+
+def missing_mounts() -> str | None:
+    """Why nothing can be mounted here; None where it can."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return "a full disk needs a small file system, which only root can mount"
+    folder = tempfile.mkdtemp()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        subprocess.run(["umount", folder], check=True)
+    Path(folder).rmdir()
+    return None if done.returncode == 0 else f"a small file system can't be mounted here: {done.stderr.strip()}"
 
 
 @asynccontextmanager
@@ -118,7 +149,7 @@ def test_only_the_owner_may_read_the_file(path: Path) -> None:
     async def scenario() -> None:
         async with opened(path) as store:
             await store.transact([], [Put(b"k", b"")])
-            written = [file for file in path.parent.iterdir() if not file.name.endswith(LOCK_SUFFIX)]
+            written = [file for file in path.parent.iterdir() if not file.name.endswith((LOCK_SUFFIX, RESERVE_SUFFIX))]
             assert len(written) == 3, written
             assert {stat.S_IMODE(file.stat().st_mode) for file in written} == {0o600}
 
@@ -207,6 +238,35 @@ def test_a_full_file_refuses_and_recovers(path: Path) -> None:
             assert [pair.key for pair in (await store.range(b""))[0]] == [b"big", b"small"]
 
     play(scenario)
+
+
+@pytest.mark.skipif(missing_mounts() is not None, reason=str(missing_mounts()))
+def test_a_full_disk_does_not_keep_the_store_from_opening(tmp_path: Path) -> None:
+    """A start writes to it, and what frees the disk, deletes and retention, needs a broker that starts: room is kept for that."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True)
+    try:
+        path = folder / METADATA_FILE
+        ran = subprocess.run([sys.executable, "-c", WRITER_OF_ONE, str(path)], capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "written\n"), ran.stderr
+        with (folder / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+
+        async def scenario() -> None:
+            async with opened(path) as store:
+                assert [pair.key for pair in (await store.range(b""))[0]] == [b"a"]
+                await store.transact([], [Put(b"b", b"2")])
+            assert not path.with_name(path.name + RESERVE_SUFFIX).exists()
+            (folder / "ballast").unlink()
+            async with opened(path) as store:
+                assert [pair.key for pair in (await store.range(b""))[0]] == [b"a", b"b"]
+            assert path.with_name(path.name + RESERVE_SUFFIX).stat().st_size == RESERVE_BYTES
+
+        play(scenario)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_after_a_failed_write_the_store_is_out_of_service(path: Path) -> None:
