@@ -76,8 +76,9 @@ def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: s
     used = [directory for directory, content in names.items() if REGISTRATION_COUNTER in content]
     if held and used and not filesystem.exists(wish):
         reason = (
-            f"the metadata are missing or empty, though the log directory {used[0]} was in use and {held[0]} holds partitions; put "
-            f"them back, or make an empty file {wish} to start with these topics and the default configuration for all of them"
+            f"the metadata are missing or empty, though the log directory {used[0]} was in use and {held[0]} holds partitions; "
+            f"bring them forward from the log directories with `lowtide metadata recover`, or make an empty file {wish} to start with "
+            "these topics and the default configuration for all of them"
         )
         raise StorageError(metadata_file, reason)
     if not held:

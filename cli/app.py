@@ -37,6 +37,7 @@ ENTRIES: Final = {
     "groups": Entry("list and describe consumer groups, set their offsets, delete them", CLUSTER, "groups"),
     "records": Entry("delete records, sweep many partitions, show records", CLUSTER, "records"),
     "log-dirs": Entry("log directories of brokers, and how much space partitions take", CLUSTER, "log_dirs"),
+    "metadata": Entry("compare the metadata with what log directories know, bring them forward after a restore", FILES, "metadata"),
     "dump-log": Entry("say what is in the files of a log, also damaged ones; reads only", FILES, "dump_log"),
     "repair-log-start": Entry("keep what is readable of a damaged journal of log start offsets", FILES),
     "version": Entry("print the version", OTHERS),

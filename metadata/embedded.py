@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote
 
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.local import LocalStore, WriteFailedError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
 
-    from lowtide.metadata.store import Batch
+    from lowtide.metadata.store import Batch, Revision
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.filesystem import FileSystem, Lock
 
@@ -125,6 +126,30 @@ def _reserve(filesystem: FileSystem, path: str) -> None:
             raise
         with contextlib.suppress(OSError):
             filesystem.unlink(place)
+
+
+def read_embedded(path: str, filesystem: FileSystem) -> tuple[list[KeyValue], Revision]:
+    """What is in the file, which no broker may be using, and its revision; nothing where there is no file. Changes nothing.
+
+    Errors: AlreadyLockedError, MetadataFileError, OSError.
+    """
+    import sqlite3  # noqa: PLC0415 - see `_Database.open`.
+
+    if not filesystem.exists(path):
+        return [], 0
+    lock = filesystem.lock(path + LOCK_SUFFIX)
+    try:
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)
+        try:
+            (revision,) = connection.execute("SELECT revision FROM state").fetchone()
+            rows = connection.execute("SELECT key, value, create_revision, modify_revision, lease FROM keys").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise MetadataFileError(f"metadata file {path}: {error}") from error
+    finally:
+        lock.release()
+    return [KeyValue(*row) for row in rows], revision
 
 
 class _SqliteJournal:

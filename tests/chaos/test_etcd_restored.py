@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.testing.etcd import CONTROL_PROGRAM, missing
 
 from .cluster_processes import ClusterProcesses
+from .serving import run_to_end
 
 pytestmark = pytest.mark.skipif(missing() is not None or shutil.which(CONTROL_PROGRAM) is None, reason="etcd or etcdctl is missing")
 
@@ -159,3 +161,65 @@ def _is_led_by(broker_id: int) -> Callable[..., bool]:
 
 async def _shows(cluster: ClusterProcesses, broker_id: int, end: int) -> bool:
     return await cluster.bounds(broker_id, EARLY) == (0, end)
+
+
+async def lowtide_metadata(*words: str, code: int = 0) -> str:
+    done = await asyncio.to_thread(run_to_end, [sys.executable, "-m", "lowtide.cli.main", "metadata", *words])
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+async def brought_forward(cluster: ClusterProcesses, folder: Path) -> str:
+    """As the page says: a file of each machine, a rehearsal, the recovery. Returns what the rehearsal says."""
+    files = [str(folder / f"broker-{broker_id}.json") for broker_id in cluster.ids]
+    for file, directory in zip(files, cluster.directories.values(), strict=True):
+        await lowtide_metadata("export", "--log-dirs", str(directory), file)
+    address = ("--metadata", f"etcd://{cluster.etcd.endpoint}")
+    assert "must be brought forward" in await lowtide_metadata("status", *address, *files, code=1)
+    assert "what broker 3 knows is missing" in await lowtide_metadata("recover", *address, *files[:2], "--yes", code=1)
+    rehearsal = await lowtide_metadata("recover", *address, *files, "--dry-run")
+    await lowtide_metadata("recover", *address, *files, "--yes")
+    assert "Nothing has to be done" in await lowtide_metadata("recover", *address, *files, "--yes")
+    return rehearsal
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["restored", "lost"])
+async def test_all_is_back_after_a_recovery(cluster: ClusterProcesses, tmp_path: Path, *, is_lost: bool) -> None:
+    """Topics, records and deletes that came after the backup, whichever broker is the first; also if nothing is left of etcd."""
+    await cluster.create_topic(EARLY, [[1, 2, 3]])
+    await produced(cluster, EARLY, VALUES)
+    backup = Backup(cluster, tmp_path, copied=False)
+    await backup.save()
+    await cluster.kill(3)
+    leader = (await cluster.until_in_sync(EARLY, members={1, 2})).leader_id
+    await cluster.create_topic(LATE, [[1, 2]], configs={"retention.ms": "-1"})
+    await produced(cluster, LATE, VALUES)
+    assert (await cluster.produce(leader, EARLY, MORE)).error_code == ErrorCode.NONE
+    assert (await cluster.delete(leader, EARLY, X)).error_code == ErrorCode.NONE
+    await cluster.kill(1, 2)
+    if is_lost:
+        await asyncio.to_thread(cluster.etcd.kill)
+        shutil.rmtree(cluster.etcd.directory)
+        await asyncio.to_thread(cluster.etcd.start)
+    else:
+        await backup.put_back()
+    assert REMEDY in await refused(cluster, 1)
+    rehearsal = await brought_forward(cluster, tmp_path)
+    assert f"topic {LATE}: the store lacks it, it comes back" in rehearsal
+    await cluster.start(3)
+    row = await cluster.partition(EARLY, of=3)
+    assert row is not None
+    assert row.leader_id == -1, "it lacks what was acknowledged"
+    await cluster.start(1, 2)
+    leader = (await cluster.until_in_sync(EARLY)).leader_id
+    expected = dict(enumerate([*VALUES, *MORE][X:], X))
+    for broker_id in cluster.ids:
+        await cluster.until(f"broker {broker_id} has it all", lambda broker_id=broker_id: _has(cluster, broker_id, EARLY, expected))
+    await cluster.until_in_sync(LATE)
+    assert await cluster.bounds((await cluster.until_in_sync(LATE)).leader_id, LATE) == (0, len(VALUES))
+    await produced(cluster, EARLY, VALUES)
+
+
+async def _has(cluster: ClusterProcesses, broker_id: int, topic: str, expected: dict[int, bytes]) -> bool:
+    row, records = await cluster.fetch(broker_id, topic, min(expected))
+    return row.error_code == ErrorCode.NONE and records == expected and row.log_start_offset == min(expected)

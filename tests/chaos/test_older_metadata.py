@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from pathlib import Path
 
+from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.testing.load import PartitionLoad
 
 from .serving import ServeProcess, run_to_end, serve_command
 
 METADATA_FILE = "lowtide-metadata.sqlite"
+METADATA_VERSION = 12
 
 
 async def test_a_broker_is_not_started_over_older_metadata(tmp_path: Path) -> None:
@@ -40,3 +44,38 @@ async def live_with_new_topic(directory: Path, name: str) -> None:
         await PartitionLoad(name, 0, broker.connect, random.Random(1)).create_topic(client, {})
         client.close()
         assert await broker.terminate() == 0
+
+
+async def test_the_metadata_of_one_broker_are_brought_forward(tmp_path: Path) -> None:
+    """From its own directory, or, when the file is gone too, from nothing else than that."""
+    directory = tmp_path / "log"
+    await live_with_new_topic(directory, "early")
+    backup = (directory / METADATA_FILE).read_bytes()
+    await live_with_new_topic(directory, "late")
+    put_back(directory, backup)
+    for lost in (False, True):
+        if lost:
+            for path in directory.glob(f"{METADATA_FILE}*"):
+                path.unlink()
+        words = ["--log-dirs", str(directory)]
+        before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file() and "lock" not in path.name}
+        assert (await run("status", *words)).returncode == 1
+        rehearsal = await run("recover", *words, "--dry-run")
+        assert rehearsal.returncode == 0
+        assert "topic late: the store lacks it, it comes back" in rehearsal.stdout
+        assert {path.name: path.read_bytes() for path in directory.iterdir() if path.name in before} == before, "nothing was changed"
+        assert (await run("recover", *words)).returncode == 4, "it asks first"
+        assert (await run("recover", *words, "--yes")).returncode == 0
+        assert (await run("status", *words)).returncode == 0
+        async with ServeProcess(directory) as broker:
+            client = await broker.connect()
+            known = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
+            client.close()
+            assert {topic.name for topic in known.topics} == {"early", "late"}
+            assert all(partition.leader_id >= 0 for topic in known.topics for partition in topic.partitions)
+            assert await broker.terminate() == 0
+        assert (await run("status", *words)).returncode == 0
+
+
+async def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(run_to_end, [sys.executable, "-m", "lowtide.cli.main", "metadata", *words])

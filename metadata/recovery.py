@@ -1,0 +1,277 @@
+"""Bringing a cluster's metadata forward from what its brokers remember, after the store was put back to an earlier state, or lost.
+
+Each broker hands in what its log directories hold (`BrokerFacts`). The newest copy of the metadata among them is what is written to the
+store, with these differences:
+
+* a partition has no leader, and in sync are those of its in-sync replicas whose logs go furthest, by leader epoch and end; the first broker
+  of them that starts is elected. So nobody leads that lacks what was acknowledged, also if the copy is a moment behind.
+* leader epochs are above all that any log, copy or the store has, by `EPOCH_JUMP`: what another one was told of them counts no more
+* registrations are those that the directories have; producer ids are above all that may have been given out
+* the store gets another history, which names the one it comes from and up to where: a directory that has seen more of that is refused
+
+Pure: facts and the store's keys go in, a plan comes out. What could not be decided well is a problem of the plan, in a sentence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradiction, decode_copy
+from lowtide.metadata.records import NO_LEADER, HistoryRecord, PartitionRecord, RegistrationRecord, decode, encode
+from lowtide.metadata.store import KeyValue
+from lowtide.protocol.types import BrokerId, TopicId, topic_id_text  # Read at run time, by msgspec.
+from lowtide.storage.directory_survey import SurveyedDirectory, SurveyedReplica  # Likewise.
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from lowtide.metadata.image import PartitionImage
+    from lowtide.metadata.metadata_copy import Row
+    from lowtide.metadata.store import Revision
+
+EPOCH_JUMP: Final = 100
+"""What leader epochs rise by, beyond the largest that is known: elections on the store since it was put back."""
+
+PRODUCER_IDS_JUMP: Final = 1_000_000
+"""Producer ids that are skipped: blocks that were given out, and that no copy knows of."""
+
+LONG_AGO: Final = 1
+"""The registration under which members of the recovered in-sync sets are members: older than any that will be."""
+
+FACTS_FORMAT: Final = 0
+_TEXT: Final = "latin-1"
+
+
+class RecoveryError(Exception):
+    """Nothing can be planned, in a sentence."""
+
+
+class BrokerFacts(msgspec.Struct, frozen=True):
+    """What one broker's log directories hold. `copy` is the newest copy of the metadata among them, its bytes as ISO 8859-1."""
+
+    format: int
+    broker_id: BrokerId
+    cluster_id: str
+    directories: tuple[SurveyedDirectory, ...]
+    copy: str
+
+    def read_copy(self) -> MetadataCopy:
+        """The copy. Errors: RecoveryError."""
+        try:
+            return decode_copy(self.copy.encode(_TEXT))
+        except (CopyError, UnicodeEncodeError) as error:
+            raise RecoveryError(f"broker {self.broker_id}: {error}") from error
+
+
+class RecoveredPartition(msgspec.Struct, frozen=True):
+    """What becomes of a partition, for people to look at."""
+
+    topic: str
+    partition: int
+    in_sync_before: tuple[BrokerId, ...]
+    in_sync: tuple[BrokerId, ...]
+    leader_epoch: int
+    log_start_offset: int | None
+    log_end_offset: int | None
+
+
+class RecoveryPlan(msgspec.Struct, frozen=True):
+    """What is to be in the store, keys without the prefix, and what an operator has to know."""
+
+    values: Mapping[bytes, bytes]
+    history: HistoryRecord
+    source: BrokerId
+    revision: Revision
+    partitions: tuple[RecoveredPartition, ...]
+    topics_back: tuple[str, ...]
+    topics_gone: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def facts_of(directories: Sequence[SurveyedDirectory], copies: Sequence[bytes]) -> BrokerFacts:
+    """The facts of one broker. Errors: RecoveryError."""
+    if len({(each.cluster_id, each.node_id) for each in directories}) != 1:
+        raise RecoveryError(f"these are not the log directories of one broker: {', '.join(each.path for each in directories)}")
+    readable = []
+    for content in copies:
+        try:
+            readable.append((decode_copy(content).revision, content))
+        except CopyError:
+            continue
+    if not readable:
+        paths = ", ".join(each.path for each in directories)
+        raise RecoveryError(f"no copy of the metadata is in {paths}: no broker of this version has run there")
+    _, newest = max(readable)
+    first = directories[0]
+    return BrokerFacts(FACTS_FORMAT, first.node_id, first.cluster_id, tuple(directories), newest.decode(_TEXT))
+
+
+def encode_facts(facts: BrokerFacts) -> bytes:
+    """A file's content."""
+    return msgspec.json.encode(facts)
+
+
+def decode_facts(content: bytes, path: str) -> BrokerFacts:
+    """The inverse. Errors: RecoveryError."""
+    try:
+        facts = msgspec.json.decode(content, type=BrokerFacts)
+    except msgspec.DecodeError as error:
+        raise RecoveryError(f"{path} is no file of `lowtide metadata export`: {error}") from error
+    if facts.format != FACTS_FORMAT:
+        raise RecoveryError(f"{path} has format {facts.format}, this Lowtide reads {FACTS_FORMAT}")
+    return facts
+
+
+def newest_copy(facts: Sequence[BrokerFacts]) -> tuple[BrokerId, MetadataCopy]:
+    """The newest copy of the newest history, and whose it is. Errors: RecoveryError."""
+    if not facts:
+        raise RecoveryError("nothing is given to bring the metadata forward from")
+    if len({each.cluster_id for each in facts}) > 1:
+        raise RecoveryError(f"the brokers are of several clusters: {', '.join(sorted({each.cluster_id for each in facts}))}")
+    ids = [each.broker_id for each in facts]
+    if len(set(ids)) < len(ids):
+        raise RecoveryError(f"a broker is given twice: {', '.join(map(str, sorted(ids)))}")
+    copies = {each.broker_id: each.read_copy() for each in facts}
+    earlier = {_history(copy.rows).previous_id for copy in copies.values()}
+    newest = {copy.history_id for copy in copies.values()} - earlier
+    if len(newest) != 1:
+        known = ", ".join(f"broker {broker_id}: {copy.history_id}" for broker_id, copy in sorted(copies.items()))
+        raise RecoveryError(f"the log directories are of different histories of the metadata ({known}); leave out those of the older one")
+    candidates = [(copy.revision, -broker_id) for broker_id, copy in copies.items() if copy.history_id in newest]
+    broker_id = -max(candidates)[1]
+    return broker_id, copies[broker_id]
+
+
+def is_needed(facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], revision: Revision, surplus: int | None) -> str | None:
+    """Why the store has to be brought forward; None for one that is as the brokers know it. Errors: RecoveryError."""
+    _, copy = newest_copy(facts)
+    history = _history(rows)
+    if keys.SUSPENSION in rows:
+        return "it is suspended"
+    if history.previous_id == copy.history_id and copy.revision <= history.previous_revision:
+        return None  # It was brought forward, and no broker has run since.
+    if history.history_id != copy.history_id:
+        return "it has another history" if history.history_id else "it has none of this cluster"
+    if surplus is not None and surplus < history.raft_surplus:
+        return "it was restored from a snapshot"
+    return contradiction(copy, rows, revision)
+
+
+def plan_recovery(
+    facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], *, without: Collection[BrokerId], history_id: str, raft_surplus: int
+) -> RecoveryPlan:
+    """What the store is to hold, which has `rows` now. `without`: brokers that can't be asked any more. Errors: RecoveryError."""
+    source, copy = newest_copy(facts)
+    missing = _known_brokers(copy) - {each.broker_id for each in facts} - set(without)
+    if missing:
+        names = ", ".join(map(str, sorted(missing)))
+        raise RecoveryError(
+            f"what broker {names} knows is missing: export it there, or, if its directories are gone for good, give --without for it; "
+            "what only it knows is lost then"
+        )
+    image, store = _image(copy), _image(MetadataCopy(rows.values(), 0))
+    logs = _sound_logs(facts, copy)
+    values = {row[0]: row[1] for row in copy.rows.values() if not row[0].startswith((keys.STALE, keys.HISTORY, keys.SUSPENSION))}
+    partitions, problems = [], []
+    for topic in image.topics.values():
+        for number, state in enumerate(topic.partitions):
+            known = logs.get((topic_id_text(topic.topic_id), number), {})
+            others = store.topic_by_id(topic.topic_id)
+            now = others.partitions[number] if others is not None and number < len(others.partitions) else None
+            record, found = _recovered(image, topic.topic_id, number, state, now, known)
+            values[keys.partition(topic.topic_id, number)] = encode(record)
+            partitions.append(RecoveredPartition(topic.name, number, state.isr, record.isr, record.leader_epoch, *found))
+            if found[1] is None:
+                names = ", ".join(map(str, state.isr))
+                problems.append(
+                    f"{topic.name}-{number}: of its in-sync replicas ({names}) no sound log is given; it stays without a leader"
+                )
+    _raise_counters(values, facts, copy, rows)
+    history = HistoryRecord(history_id, raft_surplus, copy.history_id, copy.revision)
+    back, gone = image.topics.keys() - store.topics.keys(), store.topics.keys() - image.topics.keys()
+    problems += [f"topic {name} is in the store, and no broker knows of it: it is forgotten" for name in sorted(gone)]
+    return RecoveryPlan(
+        values, history, source, copy.revision, tuple(partitions), tuple(sorted(back)), tuple(sorted(gone)), tuple(problems)
+    )
+
+
+def _recovered(
+    image: MetadataImage,
+    topic_id: TopicId,
+    number: int,
+    state: PartitionImage,
+    now: PartitionImage | None,
+    logs: Mapping[BrokerId, SurveyedReplica],
+) -> tuple[PartitionRecord, tuple[int | None, int | None]]:
+    """A partition's record, and from where to where the log goes that counts."""
+    members = [
+        (member, logs[member])
+        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
+        if member in logs and not image.is_stale(member, topic_id, number, epoch)
+    ]
+    best = max(((log.leader_epoch, log.log_end_offset) for _, log in members), default=None)
+    isr = tuple(member for member, log in members if (log.leader_epoch, log.log_end_offset) == best)
+    starts = [log.log_start_offset for member, log in members if member in isr]
+    if isr:
+        # A delete that was acknowledged is on all of them; what only some have was one of a leader alone.
+        isr = tuple(member for member, log in members if member in isr and log.log_start_offset == max(starts))
+    epoch = max([state.leader_epoch, now.leader_epoch if now else 0, *(log.leader_epoch for log in logs.values())]) + EPOCH_JUMP
+    partition_epoch = max(state.partition_epoch, now.partition_epoch if now else 0) + 1
+    in_sync = isr or state.isr
+    record = PartitionRecord(
+        state.replicas, in_sync, (LONG_AGO,) * len(in_sync), NO_LEADER, epoch, partition_epoch, state.adding, state.removing
+    )
+    return record, (max(starts), best[1]) if best is not None else (None, None)
+
+
+def _sound_logs(facts: Sequence[BrokerFacts], copy: MetadataCopy) -> dict[tuple[str, int], dict[BrokerId, SurveyedReplica]]:
+    """By topic id and partition the logs of each broker, without those in directories that were put back from a copy (rule R8)."""
+    found: dict[tuple[str, int], dict[BrokerId, SurveyedReplica]] = {}
+    for each in facts:
+        newest = _registered(each, copy)
+        for directory in each.directories:
+            if directory.registration == newest:
+                for replica in directory.replicas:
+                    found.setdefault((replica.topic_id, replica.partition), {})[each.broker_id] = replica
+    return found
+
+
+def _registered(facts: BrokerFacts, copy: MetadataCopy) -> int:
+    """The number of a broker's last registration."""
+    known = _registration(copy.rows, facts.broker_id).registered
+    return max([known, *(directory.registration or 0 for directory in facts.directories)])
+
+
+def _raise_counters(values: dict[bytes, bytes], facts: Sequence[BrokerFacts], copy: MetadataCopy, rows: Mapping[bytes, Row]) -> None:
+    """What only grows is above everything that is known of it."""
+    given = {each.broker_id: each for each in facts}
+    for broker_id in _known_brokers(copy) | given.keys():
+        known, now = _registration(copy.rows, broker_id), _registration(rows, broker_id)
+        registered = _registered(given[broker_id], copy) if broker_id in given else known.registered
+        record = RegistrationRecord(max(known.drawn, now.drawn, registered), registered)
+        values[keys.registration(broker_id)] = encode(record)
+    for key, jump in ((keys.CONTROLLER_EPOCH, 1), (keys.NEXT_PRODUCER_ID, PRODUCER_IDS_JUMP)):
+        newest = max(int(row[1]) if row is not None else 0 for row in (copy.rows.get(key), rows.get(key)))
+        values[key] = b"%d" % (newest + jump)
+
+
+def _known_brokers(copy: MetadataCopy) -> set[BrokerId]:
+    return {int(key.removeprefix(keys.KNOWN_BROKERS)) for key in copy.rows if key.startswith(keys.KNOWN_BROKERS)}
+
+
+def _registration(rows: Mapping[bytes, Row], broker_id: BrokerId) -> RegistrationRecord:
+    row = rows.get(keys.registration(broker_id))
+    return RegistrationRecord() if row is None else decode(row[0], row[1], RegistrationRecord)
+
+
+def _history(rows: Mapping[bytes, Row]) -> HistoryRecord:
+    row = rows.get(keys.HISTORY)
+    return HistoryRecord() if row is None else decode(row[0], row[1], HistoryRecord)
+
+
+def _image(copy: MetadataCopy) -> MetadataImage:
+    return MetadataImage.load((KeyValue(*row) for row in copy.rows.values()), copy.revision, prefix=b"")

@@ -1,0 +1,86 @@
+"""Writes a recovery into the store, in steps: while it is under way, and if it is cut off, no broker acts on what is there.
+
+The first step suspends the store, the last one gives it its new history and lifts the suspension. Every step in between compares that the
+suspension is the one that this recovery wrote, so that of two at the same time one ends. A recovery that was cut off is made again, whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from lowtide.metadata import keys
+from lowtide.metadata.changes import STEP_PARTITIONS
+from lowtide.metadata.metadata_copy import rows_of
+from lowtide.metadata.records import SuspensionRecord, encode
+from lowtide.metadata.recovery import RecoveryError
+from lowtide.metadata.store import MAX_TRANSACTION_BYTES, NO_LEASE, OPERATION_BYTES, Compare, Delete, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lowtide.metadata.metadata_copy import Row
+    from lowtide.metadata.recovery import RecoveryPlan
+    from lowtide.metadata.store import MetadataStore, Operation, Revision
+
+ALIVE_LIMIT_S: Final = 20.0
+"""How long registrations may still stand of brokers that have stopped: an etcd that was restored lets every lease begin again."""
+
+STEP_BYTES: Final = MAX_TRANSACTION_BYTES // 2
+
+_LOOK_S: Final = 0.5
+_NOBODY: Final = -1
+
+
+async def read_rows(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, Row], Revision]:
+    """All that the store has but what lives with a lease, without the prefix. Errors: UnavailableError."""
+    pairs, revision = await store.range(prefix)
+    return {row[0]: row for row in rows_of(pairs, prefix)}, revision
+
+
+async def until_nobody_is_registered(store: MetadataStore, prefix: bytes, limit_s: float = ALIVE_LIMIT_S) -> None:
+    """Return when the leases of all brokers have ended. Errors: RecoveryError when they don't; UnavailableError."""
+    try:
+        async with asyncio.timeout(limit_s):
+            while True:
+                pairs, _ = await store.range(prefix + keys.BROKERS)
+                alive = [pair.key.removeprefix(prefix + keys.BROKERS).decode() for pair in pairs if pair.lease != NO_LEASE]
+                if not alive:
+                    return
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        raise RecoveryError(f"broker {', '.join(alive)} is running: stop all brokers first") from None
+
+
+async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan) -> None:
+    """Write the plan. Errors: RecoveryError when another recovery is under way; those of the store: it can be made again then."""
+    suspension = Put(prefix + keys.SUSPENSION, encode(SuspensionRecord("a recovery is under way, or was cut off", _NOBODY)))
+    begun = await store.transact([], [suspension])
+    mine = Compare(suspension.key, "modify", "==", begun.revision)
+    rows, _ = await read_rows(store, prefix)
+    kept = {keys.SUSPENSION, keys.HISTORY}
+    changes: list[Put | Delete] = [Delete(prefix + key) for key in rows if key not in plan.values and key not in kept]
+    changes += [Put(prefix + key, value) for key, value in plan.values.items() if key not in rows or rows[key][1] != value]
+    for step in _steps(changes):
+        await _write(store, mine, step)
+    await _write(store, mine, [Put(prefix + keys.HISTORY, encode(plan.history)), Delete(suspension.key)])
+
+
+async def _write(store: MetadataStore, mine: Compare, operations: list[Operation]) -> None:
+    result = await store.transact([mine], operations)
+    if not result.succeeded:
+        raise RecoveryError("another recovery is under way, or a broker runs: nothing was finished, make this one again")
+
+
+def _steps(changes: Iterable[Put | Delete]) -> Iterator[list[Operation]]:
+    step: list[Operation] = []
+    size_bytes = 0
+    for change in changes:
+        bytes_of = 2 * OPERATION_BYTES + len(change.key) + (len(change.value) if isinstance(change, Put) else 0)
+        if step and (len(step) == STEP_PARTITIONS or size_bytes + bytes_of > STEP_BYTES):
+            yield step
+            step, size_bytes = [], 0
+        step.append(change)
+        size_bytes += bytes_of
+    if step:
+        yield step
