@@ -58,6 +58,7 @@ from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.embedded import METADATA_FILE
 from lowtide.metadata.errors import InconsistentClusterError, OldBrokerError, OtherClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.metadata_copy import MetadataCopy
 from lowtide.metadata.records import Listener, MetadataCorruptError
 from lowtide.metadata.session import MetadataSession
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
@@ -200,12 +201,17 @@ class Broker:
             deleted_topics=self._session.image.deleted_topics,
         )
         tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
-        self._copies = MetadataCopies(ports.filesystem, ports.worker, self._log_manager, self._session.copy)
-        self._copies.begin()
-        self._session.keep(self._copies)
+        self._session.keep(self._keep_copies)
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
         await self._serve(self._session, self._log_manager, adopts=adopts)
+
+    def _keep_copies(self, copy: MetadataCopy) -> MetadataCopies:
+        """Have the log directories remember the metadata, from here on."""
+        assert self._log_manager is not None
+        self._copies = MetadataCopies(self._ports.filesystem, self._ports.worker, self._log_manager, copy)
+        self._copies.begin()
+        return self._copies
 
     async def _serve(self, session: MetadataSession, log_manager: LogManager, *, adopts: Adoption) -> None:
         config, ports = self._configs.current, self._ports

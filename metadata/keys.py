@@ -11,6 +11,7 @@
 | `stale/<id>/<number, twenty digits>` | map of topic id to numbers | until no ISR is so old; replicas that lost something |
 | `features` | `FeaturesRecord` | for ever |
 | `history` | `HistoryRecord` | for ever, another one with each recovery |
+| `witnesses/<id>` | number | for ever, written again soon after its broker has acted on a change: a store without it was put back |
 | `suspension` | `SuspensionRecord` | from the moment on when the store was found to be put back, until a recovery |
 | `controller` | `ControllerRecord` | with that broker's lease; its create revision is the fence of controller writes |
 | `controller_epoch` | number | for ever, one more per election |
@@ -55,6 +56,7 @@ SHUTDOWNS: Final = b"shutdown/"
 OFFLINE: Final = b"offline/"
 REGISTRATIONS: Final = b"registrations/"
 STALE: Final = b"stale/"
+WITNESSES: Final = b"witnesses/"
 
 CLUSTER_ID: Final = b"cluster_id"
 FEATURES: Final = b"features"
@@ -68,7 +70,7 @@ ADOPTION: Final = b"adoption"
 TOMBSTONES_MAX: Final = 10_000
 """Deleted topics that are remembered: about a megabyte of the store. The oldest beyond it are swept."""
 
-LASTING: Final = (CLUSTER_ID, HISTORY, CONTROLLER_EPOCH, NEXT_PRODUCER_ID, REGISTRATIONS)
+LASTING: Final = (CLUSTER_ID, HISTORY, CONTROLLER_EPOCH, NEXT_PRODUCER_ID, REGISTRATIONS, WITNESSES)
 """What these begin with is never deleted."""
 
 
@@ -95,6 +97,11 @@ def offline(broker_id: BrokerId) -> bytes:
 def registration(broker_id: BrokerId) -> bytes:
     """How often a broker has registered."""
     return REGISTRATIONS + b"%d" % broker_id
+
+
+def witness(broker_id: BrokerId) -> bytes:
+    """Up to which revision a broker has acted."""
+    return WITNESSES + b"%d" % broker_id
 
 
 def stale(broker_id: BrokerId, number: int) -> bytes:

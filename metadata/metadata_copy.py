@@ -75,7 +75,7 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 class MetadataCopy:
     """All keys without a lease as they stood at `revision`."""
 
-    __slots__ = ("cluster_id", "history_id", "revision", "rows")
+    __slots__ = ("cluster_id", "has_news", "history_id", "revision", "rows")
 
     def __init__(self, rows: Iterable[Row], revision: Revision, *, history_id: str = "", cluster_id: str = "") -> None:
         """The two ids are those of the store's history and of the cluster."""
@@ -83,6 +83,8 @@ class MetadataCopy:
         self.revision = revision
         self.history_id = history_id
         self.cluster_id = cluster_id
+        self.has_news = True
+        """Whether more than witnesses has changed since this was set to False."""
 
     def apply(self, change: Change) -> None:
         """Take over a newer revision."""
@@ -90,6 +92,8 @@ class MetadataCopy:
             self.rows.pop(key, None)
         for row in change.puts:
             self.rows[row[0]] = row
+            self.has_news = self.has_news or not row[0].startswith(keys.WITNESSES)
+        self.has_news = self.has_news or bool(change.deletes)
         self.revision = change.revision
 
 
@@ -189,6 +193,8 @@ def contradiction(copy: MetadataCopy, rows: Mapping[bytes, Row], revision: Revis
         if row[3] <= copy.revision and (known is None or known[3] != row[3]):
             was = "did not exist" if known is None else f"was of revision {known[3]}"
             return f"{key.decode(errors='replace')} is of revision {row[3]}, and {was} at revision {copy.revision}"
+    if revision == copy.revision and len(rows) != len(copy.rows):
+        return f"at revision {revision} it has {len(rows)} keys, and had {len(copy.rows)}"
     keeps_tombstones = sum(key.startswith(keys.DELETED_TOPICS) for key in rows) < keys.TOMBSTONES_MAX
     lasting = (*keys.LASTING, keys.DELETED_TOPICS) if keeps_tombstones else keys.LASTING
     for key in copy.rows:

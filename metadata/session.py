@@ -118,7 +118,7 @@ class MetadataSession:
             time_to_live_ms=self._settings.time_to_live_ms,
             follower=self._follower,
         )
-        self._store_guard = StoreGuard(store, self._follower, self._prefix, broker_id, random)
+        self._store_guard = StoreGuard(store, self._follower, self._prefix, broker_id, random, clock)
         self._lease: LeaseId = NO_LEASE
         self._alive_until_ms = 0
         self._offline: Replicas = {}
@@ -166,14 +166,9 @@ class MetadataSession:
         """
         return self.broker_epoch == 0 or self._clock.monotonic_ms() >= self.fenced_from_ms
 
-    @property
-    def copy(self) -> MetadataCopy:
-        """What the image was made of."""
-        return self._follower.copy
-
-    def keep(self, keeper: CopyKeeper) -> None:
-        """Have whatever is followed written down before it is acted upon."""
-        self._follower.keeper = keeper
+    def keep(self, make_keeper: Callable[[MetadataCopy], CopyKeeper]) -> None:
+        """Have all that is followed written down before it is acted upon. `make_keeper` gets what is known, which goes on changing."""
+        self._follower.keeper = make_keeper(self._follower.copy)
 
     def on_image(self, listener: ImageListener) -> None:
         """Call `listener(old, new, delta)` in the loop whenever the image changes, in the order of registration."""
@@ -225,7 +220,7 @@ class MetadataSession:
         """Register, become controller if nobody is, bring the image up to date, and keep all that so until `close`.
 
         Returns when the image shows this registration and what `reconcile` wanted. After an error only `close` may be called.
-        `directories` are those whose locks are held now; `offline` are replicas in others, which failed. `adopts`: see `Registrar.begin`.
+        `directories` are those whose locks are held; `offline` are replicas in others, which failed. `adopts`: see `Registrar.begin`.
         Errors: those of `Registrar.register` and of `open`, and whatever keeps the controller's work from being done in time.
         """
         await self.open()
@@ -394,6 +389,7 @@ class MetadataSession:
                 wait_ms = min(retry.next_ms(), self._settings.keep_alive_ms)
             else:
                 self._alive_until_ms = self._alive_until(sent_ms)
+                self._wishes.set()
                 retry, wait_ms = Retry(), self._settings.keep_alive_ms
 
     def _check_registration(self) -> None:
@@ -426,6 +422,8 @@ class MetadataSession:
             await self._tell(keys.offline(self.broker_id), encode(encode_replicas(self._offline)))
         if self._stops:
             await self._tell(keys.shutdown(self.broker_id), encode(self.broker_epoch))
+        if (witness := self._store_guard.witness()) is not None:
+            await self.commit(ChangePlan((witness,), needs_controller=False))
 
     async def _tell(self, key: bytes, value: bytes) -> None:
         """Have a key say this, with our lease. Only one process writes it; the comparison is for its own attempts that come late."""

@@ -1,9 +1,11 @@
 """Whether the store is the one, and in a state, that this broker may act on.
 
 A store that was put back to a backup forgets: topics that were created since, deletes, who was in sync. A broker that acted on it would
-remove, truncate or serve what it must not. Four things give such a store away:
+remove, truncate or serve what it must not. Five things give such a store away:
 
 * what a log directory remembers of the metadata (`metadata_copy`) can't have become what the store has
+* a broker writes into the store, soon after a change, that it has acted on it: no other writes that key, so its revision can't pass for a
+  later one
 * the store's raft log is shorter than in an unbroken life; this needs no memory, so it is also found by a broker that was away meanwhile
 * the store goes back while a broker is connected with it, or shows another state when a connection is made again
 * another broker found one of these: it writes a suspension into the store, on which every broker stops
@@ -21,6 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from lowtide.metadata import keys
+from lowtide.metadata.changes import Step
 from lowtide.metadata.errors import REMEDY, InconsistentClusterError, StoreWentBackError
 from lowtide.metadata.metadata_copy import contradiction
 from lowtide.metadata.records import HistoryRecord, SuspensionRecord, encode
@@ -35,10 +38,14 @@ if TYPE_CHECKING:
     from lowtide.metadata.metadata_copy import MetadataCopy
     from lowtide.metadata.store import MetadataStore
     from lowtide.protocol.types import BrokerId
+    from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
 
 SURPLUS_MARGIN: Final = 100
 """By how much a measured surplus may be too large: entries that etcd applied between its two readings."""
+
+WITNESS_INTERVAL_MS: Final = 2000
+"""How long a broker may have acted on a change before the store holds that: what may go back unnoticed where nothing else shows it."""
 
 NO_LEAST: Final = -(1 << 63)
 
@@ -49,13 +56,17 @@ SUSPENSION_TIMEOUT_S: Final = 3.0
 class StoreGuard:
     """See the module. Part of a session."""
 
-    def __init__(self, store: MetadataStore, follower: ImageFollower, prefix: bytes, broker_id: BrokerId, random: Random) -> None:
+    def __init__(
+        self, store: MetadataStore, follower: ImageFollower, prefix: bytes, broker_id: BrokerId, random: Random, clock: Clock
+    ) -> None:
         """Nothing is known of the store yet."""
         self._store = store
         self._follower = follower
         self._prefix = prefix
         self._broker_id = broker_id
         self._random = random
+        self._clock = clock
+        self._witness_due_ms = 0
         self._connections = 0
         self._history_id = ""
 
@@ -112,6 +123,14 @@ class StoreGuard:
         _check_suspension(image)
         if self._history_id and image.history.history_id != self._history_id:
             raise InconsistentClusterError("the metadata were brought forward while this broker ran, which has to be started again")
+
+    def witness(self) -> Step | None:
+        """What has the store hold that this broker has acted on its newest change; None while it holds that, or has just been told."""
+        copy, now_ms = self._follower.copy, self._clock.monotonic_ms()
+        if not copy.has_news or now_ms < self._witness_due_ms:
+            return None
+        copy.has_news, self._witness_due_ms = False, now_ms + WITNESS_INTERVAL_MS
+        return Step((Put(keys.witness(self._broker_id), b"%d" % copy.revision),))
 
     async def suspend(self, reason: str) -> None:
         """Have all brokers stop. As well as it goes: one that can't write it is refused all the same."""

@@ -100,6 +100,7 @@ class ClusterInvariants:
         self._replaced_s: dict[BrokerId, float] = {}
         self._voided_s: dict[Key, float] = {}
         self._looks_at_all = True
+        self._follows_store = True
         self._dirty = True
         """Whether all members must be looked at, or only those of these partitions:"""
         self._touched: dict[Key, None] = {}
@@ -110,11 +111,14 @@ class ClusterInvariants:
         """Look at everything that has changed. Of the brokers only those may have that ran: `ran` has their nodes."""
         self.checks += 1
         looks_at_all, self._looks_at_all = self._looks_at_all, False
-        self._shared.follow(self._on_metadata)
+        if self._follows_store:
+            self._shared.follow(self._on_metadata)
         for machine in self.machines.values():
             manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - the checker sees everything
             if manager is not None:
                 self._look_at(machine, manager, may_have_changed=looks_at_all or machine.node in ran)
+        if not self._follows_store:
+            return
         self.parked.check()
         if self._dirty:
             self._dirty = False
@@ -145,6 +149,17 @@ class ClusterInvariants:
         if session is not None and self._images.get(machine.broker_id) != session.image.revision:
             self._check_leaders(machine)
 
+    def leave_store(self) -> None:
+        """The store is put back: what it says is no truth until it was brought forward. What clients see is checked all the same."""
+        self._shared.follow(self._on_metadata)
+        self._follows_store = False
+
+    def follow_store(self) -> None:
+        """It was brought forward, and nobody runs: all logs and members are looked at anew."""
+        self._follows_store = self._looks_at_all = self._dirty = True
+        self._images.clear()
+        self._entries.clear()
+
     def replica(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> ReplicaWatch | None:
         """What is known of a replica, if anything was seen of it on its present disk."""
         watch = self._watches.get((broker_id, topic_id, number))
@@ -165,7 +180,7 @@ class ClusterInvariants:
     def on_delete_acknowledged(self, load: PartitionLoad, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`."""
         self._dirty = True
-        topic = self._shared.image.topics.get(load.topic)
+        topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
         if topic is None or self._is_void_since(topic, load.partition, sent_s):
             return
         if not self._shared.image.log_start_reporting:
@@ -181,7 +196,7 @@ class ClusterInvariants:
 
     def on_leader_only_delete(self, load: PartitionLoad, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`. An answer may have been on its way since its broker had another disk."""
-        topic = self._shared.image.topics.get(load.topic)
+        topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
         if topic is None or self._is_void_since(topic, load.partition, sent_s) or sent_s <= self._replaced_s.get(broker_id, -1.0):
             return
         watch = self.replica(broker_id, topic.topic_id, load.partition)
@@ -204,7 +219,7 @@ class ClusterInvariants:
         self._dirty = True
         for event in batch.events:
             name = event.key.removeprefix(PREFIX)
-            if not name.startswith((b"config", b"producer", b"registrations")):
+            if not name.startswith((b"config", b"producer", b"registrations", b"witnesses")):
                 value = "gone" if event.value is None else event.value.decode(errors="replace")[:200]
                 self._chronicle.note("store", f"{batch.revision} {name.decode(errors='replace')} = {value}")
         for topic in self._shared.image.topics.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -146,6 +147,12 @@ class EtcdProcess:
     def _control(self, *words: str) -> None:
         environment = {**os.environ, "ETCDCTL_API": "3"}
         subprocess.run([CONTROL_PROGRAM, *words], env=environment, check=True, capture_output=True, timeout=START_LIMIT_S)  # noqa: S603
+
+    def count(self, prefix: bytes) -> int:
+        """How many keys begin with this."""
+        ends = (prefix, prefix[:-1] + bytes([prefix[-1] + 1]))
+        key, range_end = (base64.b64encode(end).decode() for end in ends)
+        return int(self._ask("kv/range", {"key": key, "range_end": range_end, "count_only": True}).get("count", 0))
 
     def leader(self) -> bool:
         """Whether this member leads its cluster."""

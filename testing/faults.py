@@ -15,6 +15,7 @@ from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.storage.log_start_format import JOURNAL_NAME
 from lowtide.testing.admin_faults import change_replicas, flip_leader, leave_while_waiting, move_leader, topic_made_anew, upgrade
 from lowtide.testing.machines import DISK_MS, Machine, State
+from lowtide.testing.store_restores import store_restored
 
 if TYPE_CHECKING:
     from lowtide.testing.cluster_simulation import ClusterSimulation
@@ -467,5 +468,5 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
 }
 """Each with how often it is chosen."""
 
-ALL_FAULTS: Final[dict[str, tuple[Fault, int]]] = FAULTS | {"no descriptors": (no_descriptors, 6)}
+ALL_FAULTS: Final[dict[str, tuple[Fault, int]]] = FAULTS | {"no descriptors": (no_descriptors, 6), "store restored": (store_restored, 1)}
 """Those too that strike only where they are named: what the others do with a seed stays as it was."""

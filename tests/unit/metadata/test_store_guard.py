@@ -71,7 +71,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 
 def copy_of(session: MetadataSession) -> MetadataCopy:
-    copy = session.copy
+    copy = session._follower.copy
     return MetadataCopy(copy.rows.values(), copy.revision, history_id=copy.history_id, cluster_id=copy.cluster_id)
 
 
