@@ -1,7 +1,8 @@
 """What the log says of a change of the cluster: leaders elected, brokers fenced and back, partitions being moved.
 
-The controller tells, so that each is told once. What happens within a second is one line for each kind and pair of brokers, however many
-partitions it concerns. Elections that lose records are told besides, at once (`unclean_elections`).
+The controller tells, so that each is told once; what happens while there is none is told by the next one. What happens within a second
+is one line for each kind and pair of brokers, however many partitions it concerns. Elections that lose records are told besides, at once
+(`unclean_elections`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage
-    from lowtide.protocol.types import BrokerId
+    from lowtide.protocol.types import BrokerEpoch, BrokerId
 
 PARTITIONS_NAMED: Final = 5
 """In a line about any number of them."""
+
+BROKER_LINES_MAX: Final = 1000
+"""What is kept while there is no controller; of partitions there is one entry each."""
 
 
 class ImageLines:
@@ -26,6 +30,9 @@ class ImageLines:
     def __init__(self, broker_id: BrokerId, log: Any) -> None:
         self._broker_id = broker_id
         self._log = log
+        self._image: MetadataImage | None = None
+        self._brokers: list[tuple[bool, str, dict[str, Any]]] = []
+        """Lines about brokers: whether it is a warning, the event, and what it is about."""
         self._elections: dict[tuple[BrokerId, BrokerId], dict[str, int]] = {}
         """By old and new leader: leader epochs by partition."""
         self._moves: dict[str, dict[str, dict[str, Any]]] = {}
@@ -33,9 +40,8 @@ class ImageLines:
 
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         """An image has followed another one."""
-        if new.controller_id != self._broker_id:
-            return
-        if delta.controller_changed and old.controller_id != new.controller_id:
+        self._image = new
+        if new.controller_id == self._broker_id != old.controller_id:
             self._log.info("this broker is the controller", before=old.controller_id)
         for broker_id in delta.brokers_changed:
             self._on_broker(broker_id, old, new)
@@ -47,10 +53,14 @@ class ImageLines:
     def _on_broker(self, broker_id: BrokerId, old: MetadataImage, new: MetadataImage) -> None:
         before, now = old.brokers.get(broker_id), new.brokers.get(broker_id)
         if now is None and before is not None:
-            self._log.warning("broker is fenced", broker=broker_id, broker_epoch=before.epoch)
+            self._note(True, "broker is fenced", broker_id, before.epoch)
         elif now is not None and (before is None or before.epoch != now.epoch):
             event = "broker is unfenced" if before is None else "broker has registered again"
-            self._log.info(event, broker=broker_id, broker_epoch=now.epoch)
+            self._note(False, event, broker_id, now.epoch)
+
+    def _note(self, is_warning: bool, event: str, broker_id: BrokerId, epoch: BrokerEpoch) -> None:  # noqa: FBT001
+        if len(self._brokers) < BROKER_LINES_MAX:
+            self._brokers.append((is_warning, event, {"broker": broker_id, "broker_epoch": epoch}))
 
     def _on_replicas(self, name: str, before: PartitionImage, now: PartitionImage) -> None:
         was_moving, is_moving = bool(before.adding or before.removing), bool(now.adding or now.removing)
@@ -62,8 +72,16 @@ class ImageLines:
 
     def on_tick(self) -> None:
         """Tell what has happened since the last call. About once a second."""
+        image = self._image
+        if image is None or image.controller_id not in (self._broker_id, *image.brokers):
+            return  # There is no controller, or it is gone: the next one tells.
+        brokers, self._brokers = self._brokers, []
         elections, self._elections = self._elections, {}
         moves, self._moves = self._moves, {}
+        if image.controller_id != self._broker_id:
+            return
+        for is_warning, event, what in brokers:
+            (self._log.warning if is_warning else self._log.info)(event, **what)
         for (before, now), epochs in elections.items():
             some = [{"partition": name, "leader_epoch": epoch} for name, epoch in list(epochs.items())[:PARTITIONS_NAMED]]
             event = "partitions have no leader" if now == NO_LEADER else "leaders are elected"

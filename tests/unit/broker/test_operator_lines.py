@@ -70,7 +70,8 @@ def test_ten_thousand_elections_are_one_line_of_the_controller() -> None:
     log = told(image_of(1), image_of(2, 2))
     some = [{"partition": f"t-{number}", "leader_epoch": 2} for number in range(PARTITIONS_NAMED)]
     assert log.told == [("leaders are elected", {"old_leader": 1, "new_leader": 2, "partitions": COUNT, "some_partitions": some})]
-    assert told(image_of(1), image_of(2, 2), broker_id=1).told == []
+    other = image_of(2, 2, brokers={CONTROLLER: 30})
+    assert told(image_of(1), other, broker_id=1).told == []
 
 
 def test_partitions_that_lose_their_leader_are_told() -> None:
@@ -98,6 +99,24 @@ def test_brokers_that_are_fenced_and_back_are_told() -> None:
         ("broker has registered again", {"broker": 2, "broker_epoch": 21}),
         ("broker is unfenced", {"broker": 4, "broker_epoch": 40}),
     ]
+
+
+def test_what_happens_without_a_controller_is_told_by_the_next_one() -> None:
+    """The broker that is fenced may have been the controller."""
+    before = msgspec.structs.replace(image_of(1, brokers={1: 10, 2: 20, CONTROLLER: 30}), controller_id=1)
+    dead = msgspec.structs.replace(image_of(2, 2, brokers={2: 20, CONTROLLER: 30}), controller_id=1)
+    after = msgspec.structs.replace(dead, controller_id=CONTROLLER)
+    found = {}
+    for broker_id in (2, CONTROLLER):
+        log = Lines()
+        lines = ImageLines(broker_id, log)
+        lines.on_image(before, dead, ImageDelta(topics_changed=tuple(dead.topics.values()), brokers_changed=(1,)))
+        lines.on_tick()
+        assert log.told == []
+        lines.on_image(dead, after, ImageDelta(controller_changed=True))
+        lines.on_tick()
+        found[broker_id] = log.events
+    assert found == {2: [], CONTROLLER: ["this broker is the controller", "broker is fenced", "leaders are elected"]}
 
 
 def test_a_changed_configuration_is_told_with_key_old_and_new_value() -> None:
