@@ -95,18 +95,22 @@ class CreationLimits:
 class Throttle:
     """The rate of created partitions, as one request meets it."""
 
-    def __init__(self, limits: CreationLimits, *, tells: bool) -> None:
-        """`tells`: the request's version has an error for it. In others the request waits, as Kafka has such clients wait."""
+    def __init__(self, limits: CreationLimits, timeout_ms: int, *, tells: bool) -> None:
+        """`tells`: the request's version has an error for it. Others wait within `timeout_ms`, as Kafka has such clients wait."""
         self._limits = limits
+        self._left_ms = timeout_ms
         self._tells = tells
         self.told_ms = 0
         """After how long the client is to try again."""
 
     async def before(self, partition_count: int) -> Refusal | None:
-        """To be called before partitions are created. Refusals: THROTTLING_QUOTA_EXCEEDED."""
+        """To be called before partitions are created. Refusals: THROTTLING_QUOTA_EXCEEDED, or REQUEST_TIMED_OUT where it can't wait."""
         while (wait_ms := self._limits.throttle_ms(partition_count)) > 0:
             if self._tells:
                 self.told_ms = max(self.told_ms, wait_ms)
                 return self._limits.throttled(wait_ms)
+            self._left_ms -= wait_ms
+            if self._left_ms < 0:
+                return Refusal(ErrorCode.REQUEST_TIMED_OUT, self._limits.throttled(wait_ms).message)
             await asyncio.sleep(wait_ms / 1000)
         return None

@@ -62,7 +62,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         twice = repeated_names(topic.name for topic in request.topics)
         results = [_result(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")) for name in sorted(twice)]
         room = MAX_REQUEST_PARTITIONS
-        throttle = Throttle(administrator.limits, tells=context.api_version >= _THROTTLING_SINCE)
+        throttle = Throttle(administrator.limits, request.timeout_ms, tells=context.api_version >= _THROTTLING_SINCE)
         names = [topic.name for topic in request.topics if topic.name not in twice]
         allowed = allowed_topics(broker.authorizer, context.principal, Operation.ALTER, names)
         denied = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")

@@ -89,7 +89,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         allowed = allowed_names(context, [name for name in wanted if name not in twice])
         topics = [topic for topic in wanted.values() if topic.name in allowed]
         too_many = check_new_topics([_new_topic(topic) for topic in topics], default_partition_count=broker.config.num_partitions)
-        throttle = Throttle(administrator.limits, tells=context.api_version >= _THROTTLING_SINCE)
+        throttle = Throttle(administrator.limits, request.timeout_ms, tells=context.api_version >= _THROTTLING_SINCE)
         repeated = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results = [_refused(name, repeated) for name in sorted(twice)]
         results += [_refused(topic.name, too_many) if too_many is not None else await create(topic, request, throttle) for topic in topics]

@@ -1,4 +1,7 @@
-"""A process that may open nothing for a while: it refuses, waits and goes on, and never takes that for a broken disk."""
+"""A process that may open nothing for a while: it refuses, waits and goes on, and never takes that for a broken disk.
+
+DESCRIPTOR_SEEDS=n runs so many.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from lowtide.runtime.filesystem import failures
 from lowtide.storage import errors
 from lowtide.testing.cluster_simulation import simulate_cluster
 
-SEEDS = int(os.environ.get("SEEDS", "20"))
+SEEDS = int(os.environ.get("DESCRIPTOR_SEEDS", "20"))
 PLANT_SEEDS = int(os.environ.get("PLANT_SEEDS", "100"))
 
 FAULTS = (

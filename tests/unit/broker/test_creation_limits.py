@@ -102,7 +102,7 @@ def test_a_version_with_the_error_is_told_when_to_try_again():
     world = World(lowtide_partitions_created_per_second=1)
 
     async def run() -> None:
-        throttle = Throttle(world.limits, tells=True)
+        throttle = Throttle(world.limits, 30_000, tells=True)
         assert await throttle.before(30) is None
         refusal = await throttle.before(1)
         assert refusal is not None
@@ -120,7 +120,7 @@ def test_an_older_version_waits():
 
     async def run(loop: SimulatedLoop) -> None:
         began_ms = world.now_ms
-        throttle = Throttle(world.limits, tells=False)
+        throttle = Throttle(world.limits, 30_000, tells=False)
         loop.call_later(5, setattr, world, "now_ms", began_ms + 60_000)
         assert await throttle.before(30) is None
         assert await throttle.before(1) is None
@@ -128,3 +128,17 @@ def test_an_older_version_waits():
         assert throttle.told_ms == 0
 
     run_simulation(run, 1)
+
+
+def test_an_older_version_waits_no_longer_than_its_request():
+    world = World(lowtide_partitions_created_per_second=1)
+
+    async def run() -> None:
+        throttle = Throttle(world.limits, 100, tells=False)
+        assert await throttle.before(30) is None
+        refusal = await throttle.before(1)
+        assert refusal is not None
+        assert refusal.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "lowtide.partitions.created.per.second" in (refusal.message or "")
+
+    asyncio.run(run())
