@@ -37,7 +37,7 @@ from lowtide.broker.image_lines import ImageLines
 from lowtide.broker.isr_changes import IsrChanges
 from lowtide.broker.log_directories import check_directories, check_metadata_directory, make_log_manager
 from lowtide.broker.loop_health import LoopHealth
-from lowtide.broker.membership import hand_over, registration_of, session_settings
+from lowtide.broker.membership import hand_over, registration_of, session_settings, warn_without_raft_log
 from lowtide.broker.memory_upkeep import MemoryUpkeep
 from lowtide.broker.metadata_copies import MetadataCopies, read_copies
 from lowtide.broker.partition_administrator import controller_settings
@@ -188,6 +188,7 @@ class Broker:
             cluster_id = await self._session.open(self._log_manager.known_cluster_id(), remembered)
         except OtherClusterError as error:
             raise StorageError(", ".join(config.log_dirs), f"{error} (meta.properties)") from error
+        await warn_without_raft_log(self._store, ports.shared_metadata, self.log)
         self._log_manager.on_directory_failed = self._on_directory_failed
         self._follow_configs(self._session.image)
         now = self._configs.current

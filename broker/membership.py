@@ -15,6 +15,7 @@ from lowtide.broker.config import BrokerConfig
 from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, Listener
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.store import MetadataStore
 from lowtide.replication.elections import is_relieved
 from lowtide.runtime.clock import Clock
 
@@ -23,6 +24,9 @@ IMAGE_AGE_PART: Final = 0.8
 
 HAND_OVER_LIMIT_MS: Final = 300_000
 """How long a broker that stops waits for its leaderships to be moved. Source: Kafka's `BrokerServer.shutdown`."""
+
+ETCD_PLACE: Final = "etcd at "
+"""What `EtcdAddress.text` begins with."""
 
 _LOOK_S: Final = 0.02
 
@@ -36,6 +40,18 @@ def session_settings(config: BrokerConfig, *, prefix: bytes, shared: bool) -> Se
         registration_timeout_ms=config.initial_broker_registration_timeout_ms,
         image_age_ms=int(IMAGE_AGE_PART * config.replica_lag_time_max_ms) if shared else 0,
     )
+
+
+async def warn_without_raft_log(store: MetadataStore, place: str, log: Any) -> None:
+    """Say it where an etcd doesn't tell how long its raft log is: one guard against a backup that is restored is missing then.
+
+    Errors: UnavailableError.
+    """
+    if place.startswith(ETCD_PLACE) and await store.raft_surplus() is None:
+        log.warning(
+            "etcd does not let this user ask for its status: a broker that was away does not notice a restore from a snapshot",
+            metadata=place,
+        )
 
 
 def registration_of(config: BrokerConfig, advertised: tuple[Listener, ...]) -> BrokerRegistration:

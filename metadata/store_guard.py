@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
 
-SURPLUS_MARGIN: Final = 100
-"""By how much a measured surplus may be too large: entries that etcd applied between its two readings."""
+SURPLUS_MARGIN: Final = 10
+"""By how much a measured surplus may be too large: entries that etcd applied between its two readings of an answer.
+A second restore goes unnoticed by it if its backup was made so few revisions after the recovery of the first."""
 
 WITNESS_INTERVAL_MS: Final = 2000
 """How long a broker may have acted on a change before the store holds that: what may go back unnoticed where nothing else shows it."""
