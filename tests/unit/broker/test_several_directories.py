@@ -309,9 +309,10 @@ def test_an_adoption_that_is_cut_off_goes_on_at_the_next_start(operations: int) 
         await simulation.stop()
         simulation.disk = MemoryDisk()
         simulation.filesystem.write_bytes(f"{DIRECTORY}/{ADOPTION_WISH}", b"")
-        simulation.loop.call_later(operations / 1000, lambda: simulation.node and simulation.node.kill())
+        kill = simulation.loop.call_later(operations / 1000, lambda: simulation.node and simulation.node.kill())
         try:
             await simulation.start()
+            kill.cancel()
         except TimeoutError:
             simulation.end_life(power=False)
             await simulation.start()
