@@ -106,9 +106,10 @@ class ClusterPartitionHistory:
         self._deletes_void_s = now_s
         self.acknowledged_delete = 0
 
-    def restore_records(self) -> None:
-        """From now on everything holds again, of what is there now and of what comes."""
+    def restore_records(self, log_start_offset: Offset) -> None:
+        """From now on everything holds again, of what is there now and of what comes; no replica starts above `log_start_offset` now."""
         self.records_are_void = False
+        self.requested_delete = max(self.requested_delete, log_start_offset)
 
     # What readers saw
 

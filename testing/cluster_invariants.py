@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.store import Batch
 from lowtide.protocol.records import iterate_batches
-from lowtide.protocol.types import BrokerId, Offset, TopicId
+from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.storage.log import Log
 from lowtide.storage.log_manager import LogManager
 from lowtide.testing.chronicle import Chronicle
@@ -289,9 +289,14 @@ class ClusterInvariants:
                 watch.checked_to, watch.seen = 0, (-1, -1, -1)
         for committed in self._committed.values():
             committed.is_void, committed.end = False, 0 if committed.is_void else committed.end
-        for loads in self.loads.values():
-            for load in loads.values():
-                load.history.restore_records()
+        starts: dict[TopicPartition, Offset] = {}
+        for watch in self._watches.values():
+            if watch.log is not None:
+                key = watch.log.topic_partition
+                starts[key] = max(starts.get(key, 0), watch.log.log_start_offset)
+        for topic, loads in self.loads.items():
+            for number, load in loads.items():
+                load.history.restore_records(starts.get(TopicPartition(topic, number), 0))
 
     def _forget_unacknowledged(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
         """What is acknowledged was flushed; that a high watermark may be ahead of the leader's own disk is no promise."""
