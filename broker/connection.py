@@ -17,20 +17,22 @@ import asyncio
 import mmap
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
-from lowtide.broker.authorizer import ANONYMOUS
 from lowtide.broker.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR
+from lowtide.broker.large_requests import LargeRequest
 from lowtide.broker.outgoing import OutgoingQueue, Part
-from lowtide.broker.pending import NO_ANSWER, AnswerSlot, Pending
-from lowtide.protocol.errors import ProtocolError
+from lowtide.broker.pending import NO_ANSWER, AnswerSlot, EncodedAnswer, Pending
+from lowtide.broker.request_context import RequestContext
+from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 
 if TYPE_CHECKING:
     from lowtide.broker.dispatcher import Route
     from lowtide.broker.server import ConnectionHost
+
+__all__ = ["PARKED_PRODUCE_LIMIT", "Connection", "RequestContext"]
 
 PARKED_PRODUCE_LIMIT = 16
 """Produce requests of one connection that may wait at once, with what was answered behind them; several times what clients keep in
@@ -45,21 +47,7 @@ TURN_MS = 2
 _PARKED, _LANED = 1, 2
 """Why nothing is executed now: a request is parked, or the broker doesn't serve yet, or others are to have their turn; the slow lane."""
 
-_LENGTH = struct.Struct(">i")
-_HEAD = struct.Struct(">hhi")
-
-
-class RequestContext(msgspec.Struct):
-    """What a handler may know of a request besides its body."""
-
-    api_version: int
-    client_id: str | None
-    connection: Connection
-    principal: ClassVar[str] = ANONYMOUS
-
-    def close_connection(self, reason: str) -> None:
-        """End the connection: an error that can't be told to a client that wants no answer."""
-        self.connection.close(reason)
+_LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -72,9 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing: OutgoingQueue | None = None
         self._frame: bytearray | mmap.mmap | None = None
-        self._filled = 0
-        self._target = 0
-        self._allowed = 0
+        self._filled = self._target = self._allowed = 0
         self._slots: deque[AnswerSlot] = deque()
         self._held = 0
         self._turn_ms = TURN_MS
@@ -168,8 +154,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _refuse(self, reason: str) -> None:
-        """The client has sent what makes no sense."""
+    def refuse(self, reason: str) -> None:
+        """The client has sent what makes no sense: close."""
         if not self.closed:
             self._host.lane.on_malformed(self.address)
         self.close(reason)
@@ -196,8 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._slots) or (self._outgoing is not None and not self._outgoing.idle)
 
     def _close_when_done(self) -> None:
-        waits = bool(self._backlog) or self._frame_is_whole
-        if self._eof and not self.closed and not self.busy and not waits and self._transport is not None:
+        if self._eof and not (self.closed or self.busy or self._backlog or self._frame_is_whole) and self._transport is not None:
             self.closed = True
             self._transport.close()
 
@@ -209,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         while end - position >= 4 and not self._blocked:  # noqa: PLR2004
             size = _LENGTH.unpack_from(buffer, position)[0]
             if not 0 < size <= maximum:
-                self._refuse(f"a frame of {size} bytes is announced, 1 to {maximum} are allowed")
+                self.refuse(f"a frame of {size} bytes is announced, 1 to {maximum} are allowed")
                 return
             stop = position + 4 + size
             if stop > end:
@@ -288,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
     def _learn_length(self, size: int) -> None:
         """The four bytes that were cut apart are there."""
         if not 0 < size <= self._host.maximum_frame_bytes:
-            self._refuse(f"a frame of {size} bytes is announced, 1 to {self._host.maximum_frame_bytes} are allowed")
+            self.refuse(f"a frame of {size} bytes is announced, 1 to {self._host.maximum_frame_bytes} are allowed")
             return
         self._target += size
         self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
@@ -372,7 +357,7 @@ class Connection(asyncio.BufferedProtocol):
     def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
         host = self._host
         if stop - start < REQUEST_HEADER_BYTES_MIN:
-            self._refuse(f"a request of {stop - start} bytes is shorter than its header")
+            self.refuse(f"a request of {stop - start} bytes is shorter than its header")
             return
         api_key, api_version, correlation_id = _HEAD.unpack_from(buffer, start)
         route = host.routes[(api_key, api_version)]
@@ -382,8 +367,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._answer(parts)
                 return
             request, client_id = route.read(buffer, start, stop)
+        except TooManyRowsError:
+            self._submit_large(cast("Route", route), correlation_id, buffer, start, stop)
+            return
         except ProtocolError as error:
-            self._refuse(f"{host.dispatcher.describe(api_key, api_version)}: {error}")
+            self.refuse(f"{host.dispatcher.describe(api_key, api_version)}: {error}")
             return
         context = RequestContext(api_version, client_id, self)
         try:
@@ -397,9 +385,20 @@ class Connection(asyncio.BufferedProtocol):
                     self.close(f"{route.name} could not be answered")
             if response is not None and response is not NO_ANSWER:
                 self._answer(route.write(correlation_id, response))
+        except TooManyRowsError:
+            self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response))
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             host.on_bug(self, route, error)
             self.close(f"{host.dispatcher.describe(api_key, api_version)} failed inside")
+
+    def _submit_large(self, route: Route, correlation_id: int, buffer: memoryview, start: int, stop: int) -> None:
+        """It has many rows: have it worked on in turns with others. The frame is kept, where it was mapped, or copied."""
+        frame = buffer if isinstance(buffer.obj, mmap.mmap) else memoryview(bytes(buffer[start:stop]))
+        request = LargeRequest(route.large, frame, (start, stop) if frame is buffer else (0, stop - start), correlation_id, self)
+        if frame is buffer:
+            request.on_done = partial(self._host.memory.give_back, request)
+            self._host.memory.keep(self, request)
+        self._park(route, correlation_id, self._host.large_requests.submit(request))
 
     def _answer(self, parts: list[Part]) -> None:
         if self._slots:
@@ -426,7 +425,17 @@ class Connection(asyncio.BufferedProtocol):
         if response is None:
             self.close(f"{slot.route.name} could not be answered")
             return
-        slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []
+        if type(response) is EncodedAnswer:
+            slot.parts = response.parts
+        else:
+            try:
+                slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []
+            except TooManyRowsError:  # Its slot waits on, and holds the connection, until the answer is bytes.
+                slot.may_be_followed = False
+                self._held |= _PARKED
+                slot.pending = self._host.large_requests.encode(slot.route.large, slot.correlation_id, response)
+                slot.pending.listen(partial(self._on_answer, slot))
+                return
         slots = self._slots
         if slots[0] is not slot:
             return

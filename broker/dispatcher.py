@@ -15,22 +15,30 @@ from typing import Any
 import msgspec
 
 from lowtide.broker.client_quirks import without_array_padding
+from lowtide.broker.large_requests import Bounds, LargeRoute
+from lowtide.broker.large_routes import large_route
 from lowtide.broker.outgoing import Part
 from lowtide.broker.pending import Pending, Spawn, promised
+from lowtide.broker.turns import Steps
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.errors import ErrorCode, ProtocolError, TooManyRowsError
 from lowtide.protocol.headers import read_client_id, skip_header_tags
 from lowtide.protocol.messages.metadata import MetadataRequest
+from lowtide.protocol.primitives import row_bytes_min
+from lowtide.protocol.schema import wire_form
 
-_PLAIN_PREFIX = struct.Struct(">ii")
-_FLEXIBLE_PREFIX = struct.Struct(">iiB")
+_PLAIN_PREFIX, _FLEXIBLE_PREFIX = struct.Struct(">ii"), struct.Struct(">iiB")
 _API_VERSIONS_V0 = struct.Struct(">iihihhh")
-_PLAIN_HEADER_BYTES = 4
-_FLEXIBLE_HEADER_BYTES = 5
+_PLAIN_HEADER_BYTES, _FLEXIBLE_HEADER_BYTES = 4, 5
 _KEPT_BODY_BYTES = 16 * 1024
 _KEPT_BODIES_BYTES = 256 * 1024
 """Of responses that are given again: the largest body that is kept, and all of them in one version of an API."""
+
+_LARGE_FRAME_BYTES = 1 << 20
+"""A frame above this is decoded in slices, unless nearly all of it may be records: its fields alone may take long to be copied."""
+
+_IN_SLICES = "a frame of so many bytes is decoded in slices"
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
@@ -41,12 +49,17 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659). `answers_again` is how many
     responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their encoded form.
+
+    `bounds` say how many rows of a request the handler takes at once. `handle_steps` is the handler for requests of more, in bounded steps;
+    without it they are cut, or handled whole (`large_requests`).
     """
 
     key: ApiKey
     handle: Handle | None = None
     handle_later: HandleLater | None = None
     advertised_minimum: int | None = None
+    handle_steps: Callable[[Any, Any], Steps] | None = None
+    bounds: Bounds = Bounds()
     sends_records: bool = False
     answers_again: int = 0
 
@@ -59,6 +72,8 @@ class Route(msgspec.Struct, frozen=True):
     handle: Callable[[Any, Any], Any]
     read: Callable[[Any, int, int], tuple[Any, str | None]]
     write: Callable[[int, Any], list[Part]]
+    large: LargeRoute
+    """For requests that `read` refuses with TooManyRowsError."""
 
 
 class VersionRange(msgspec.Struct, frozen=True, gc=False):
@@ -140,11 +155,12 @@ class Dispatcher:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
         return Route(
-            name=f"{api.request.__name__.removesuffix('Request')} v{api_version}",
+            name=(name := f"{api.request.__name__.removesuffix('Request')} v{api_version}"),
             is_produce=spec.key == ApiKey.PRODUCE,
             handle=handle,
-            read=_reader(spec.key, api_version),
+            read=_reader(spec, api_version),
             write=_writer(spec, api_version),
+            large=large_route(spec, api_version, name, handle),
         )
 
     def _spawning(self, spec: HandlerSpec) -> Handle:
@@ -157,15 +173,25 @@ class Dispatcher:
         return handle
 
 
-def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
-    """Reads a request that is known to be of this API and version, and no shorter than a header."""
-    decode = codec_for(API[key].request, version).decode
+def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
+    """Reads a request that is known to be of this API and version, and no shorter than a header.
+
+    Errors of what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
+    """
+    key, codec = spec.key, codec_for(API[spec.key].request, version)
     flexible = request_header_is_flexible(key, version)
+    row_bytes, rows_at_once = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.rows_at_once
+    plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_at_once
+    decode, counted_bytes = codec.decode, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES
 
     def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
         client_id, position = read_client_id(buffer, start, stop)
         if flexible:
             position = skip_header_tags(buffer, position, stop)
+        if stop - position > plain_bytes:
+            if stop - position > counted_bytes:
+                raise TooManyRowsError(_IN_SLICES)
+            return codec.decode_counted(buffer, position, stop, rows_at_once), client_id
         return decode(buffer, position, stop), client_id
 
     if key != ApiKey.METADATA or not response_header_is_flexible(key, version):
@@ -175,18 +201,23 @@ def _reader(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[Any, s
     def read_metadata(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
         client_id, position = read_client_id(buffer, start, stop)
         position = skip_header_tags(buffer, position, stop)
+        if stop - position > plain_bytes:
+            if stop - position > counted_bytes:
+                raise TooManyRowsError(_IN_SLICES)
+            return codec.decode_counted(buffer, position, stop, rows_at_once), client_id
         return decode(*without_array_padding(buffer, position, stop, all_topics_bytes)), client_id
 
     return read_metadata
 
 
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
+    """Writes a response. Errors of what it returns: TooManyRowsError for one that is to be encoded in slices (`LargeRoute.encode`)."""
     codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
     plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
     if spec.sends_records:
-        return _records_writer(codec.encode_parts, flexible=flexible)
-    encode = _remembering(codec.encode, spec.answers_again) if spec.answers_again else codec.encode
+        return _records_writer(codec.encode_parts_counted, flexible=flexible)
+    encode = _remembering(codec.encode_counted, spec.answers_again) if spec.answers_again else codec.encode_counted
 
     def write(correlation_id: int, response: Any) -> list[Part]:
         body = encode(response)

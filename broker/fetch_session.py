@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchRequest, PartitionData
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
 from lowtide.replication.partition import PartitionChange
@@ -43,6 +44,9 @@ EVICT_AFTER_IDLE_MS = 120_000
 MAXIMUM_CACHED_PARTITIONS = 100_000
 """Partitions in all sessions together: some 30 MB."""
 
+_TARGETS_A_STEP: Final = 64
+"""A tenth of a millisecond's work."""
+
 _MAXIMUM_SESSION_ID = 2**31 - 1
 _MAXIMUM_EPOCH = 2**31 - 1
 
@@ -61,8 +65,11 @@ class WaitingFetch(Protocol):
         ...
 
 
-class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
+class FetchTarget(msgspec.Struct, kw_only=True, eq=False, gc=False):
     """One partition that a client fetches, and what it was told of it last.
+
+    Untracked by the garbage collector, which would hold the loop for as long as it goes through a full cache: a session lets its partitions
+    go when it is closed, so no cycle is left.
 
     `log_start_offset` is a follower's own one. In a session it watches the partition that it was found to be. `at_end`: the last read found
     that there was nothing more to read, whatever its limits.
@@ -277,20 +284,21 @@ class FetchSessionCache:
         replica_id: BrokerId = CONSUMER,
         broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
         opens: bool = True,
+        targets: OrderedDict[TargetKey, FetchTarget] | None = None,
     ) -> FetchPlan:
         """What the request fetches, with its session opened, continued or closed. A follower's ends with its registration.
 
-        Without `opens` a new session is declined.
+        Without `opens` a new session is declined. `targets` are those that the request names, where they have been collected already.
 
         Errors (`error_code`): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         uses_topic_ids = api_version >= TOPIC_IDS_SINCE
         if request.session_epoch == FINAL_EPOCH:
             self._close(request.session_id)
-            return FetchPlan(targets=requested_targets(request).values())
+            return FetchPlan(targets=(requested_targets(request) if targets is None else targets).values())
         if request.session_epoch == INITIAL_EPOCH:
             self._close(request.session_id)
-            targets = requested_targets(request)
+            targets = requested_targets(request) if targets is None else targets
             session = None
             if opens and self._has_room(len(targets), now_ms, is_follower=replica_id >= 0):
                 session_id = self._new_id()
@@ -300,28 +308,75 @@ class FetchSessionCache:
                 self._sessions[session_id] = session
                 self._cached_partitions += len(targets)
             return FetchPlan(targets=targets.values(), session=session, session_id=session.session_id if session else NO_SESSION)
+        known = self._resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
+        if not isinstance(known, FetchSession):
+            return FetchPlan(error_code=known)
+        before = len(known.targets)
+        if request.topics:
+            self._update(known, requested_targets(request).items())
+        if request.forgotten_topics_data:
+            self._forget(known, _forgotten(request))
+        return self._updated(known, before)
+
+    def plan_steps(
+        self,
+        request: FetchRequest,
+        api_version: int,
+        now_ms: int,
+        *,
+        replica_id: BrokerId = CONSUMER,
+        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
+        opens: bool = True,
+    ) -> Generator[None, None, FetchPlan]:
+        """As `plan`, for a request of very many partitions: a few of them at a time. It may find its session gone meanwhile."""
+        targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
+        for topic in request.topics:
+            for start in range(0, len(topic.partitions), _TARGETS_A_STEP):
+                _collect(topic, topic.partitions[start : start + _TARGETS_A_STEP], targets)
+                yield
+        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            return self.plan(request, api_version, now_ms, replica_id=replica_id, broker_epoch=broker_epoch, opens=opens, targets=targets)
+        uses_topic_ids = api_version >= TOPIC_IDS_SINCE
+        session = self._resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
+        if not isinstance(session, FetchSession):
+            return FetchPlan(error_code=session)
+        before = len(session.targets)
+        changes: list[tuple[Callable[[FetchSession, Any], None], Iterator[Any]]] = [
+            (self._update, iter(targets.items())),
+            (self._forget, _forgotten(request)),
+        ]
+        for change, rows in changes:
+            while some := list(islice(rows, _TARGETS_A_STEP)):
+                change(session, some)
+                yield
+                if self._sessions.get(session.session_id) is not session:
+                    return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return self._updated(session, before)
+
+    def _resume(
+        self, request: FetchRequest, now_ms: int, reader: tuple[BrokerId, BrokerEpoch], *, uses_topic_ids: bool
+    ) -> FetchSession | ErrorCode:
+        """The session that the request goes on with, from now on for it; else why it can't."""
         session = self._sessions.get(request.session_id)
-        if session is not None and (session.replica_id, session.broker_epoch) != (replica_id, broker_epoch):
-            if session.replica_id == replica_id:
+        if session is not None and (session.replica_id, session.broker_epoch) != reader:
+            if session.replica_id == reader[0]:
                 self._close(session.session_id)
             session = None
-        return self._continue(session, request, now_ms, uses_topic_ids=uses_topic_ids)
-
-    def _continue(self, session: FetchSession | None, request: FetchRequest, now_ms: int, *, uses_topic_ids: bool) -> FetchPlan:
         if session is None:
-            return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != request.session_epoch:
-            return FetchPlan(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.uses_topic_ids != uses_topic_ids:
-            return FetchPlan(error_code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         session.epoch = 1 if session.epoch == _MAXIMUM_EPOCH else session.epoch + 1
         if session.waiting is not None:
             session.waiting.wake()  # From now on the session hears for the new request.
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
-        before = len(session.targets)
-        self._update(session, request)
-        self._cached_partitions += len(session.targets) - before
+        return session
+
+    def _updated(self, session: FetchSession, before: int) -> FetchPlan:
+        """The plan, when the session, which had so many partitions before, has what the request changed."""
         if not session.targets:
             self._close(session.session_id)
             return FetchPlan()
@@ -332,9 +387,9 @@ class FetchSessionCache:
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchPlan(targets=list(session.changed), session=session, session_id=session.session_id, incremental=True)
 
-    @staticmethod
-    def _update(session: FetchSession, request: FetchRequest) -> None:
-        for key, wanted in requested_targets(request).items():
+    def _update(self, session: FetchSession, targets: Iterable[tuple[TargetKey, FetchTarget]]) -> None:
+        before = len(session.targets)
+        for key, wanted in targets:
             known = session.targets.get(key)
             if known is None:
                 session.add(key, wanted)
@@ -343,10 +398,13 @@ class FetchSessionCache:
             known.current_leader_epoch, known.last_fetched_epoch = wanted.current_leader_epoch, wanted.last_fetched_epoch
             known.log_start_offset = wanted.log_start_offset
             session.changed[known] = None
-        for forgotten in request.forgotten_topics_data:
-            name = forgotten.topic if forgotten.topic_id == ZERO_TOPIC_ID else forgotten.topic_id
-            for partition in forgotten.partitions:
-                session.remove((name, partition))
+        self._cached_partitions += len(session.targets) - before
+
+    def _forget(self, session: FetchSession, keys: Iterable[TargetKey]) -> None:
+        before = len(session.targets)
+        for key in keys:
+            session.remove(key)
+        self._cached_partitions += len(session.targets) - before
 
     def _new_id(self) -> int:
         session_id = NO_SESSION
@@ -381,17 +439,30 @@ def requested_targets(request: FetchRequest) -> OrderedDict[TargetKey, FetchTarg
     """The partitions that the request names, in its order; of one named twice the last mention counts, as in Kafka."""
     targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
     for topic in request.topics:
-        name, topic_id = topic.topic, topic.topic_id
-        of = name if topic_id == ZERO_TOPIC_ID else topic_id
-        for row in topic.partitions:
-            targets[(of, row.partition)] = FetchTarget(
-                topic=name,
-                topic_id=topic_id,
-                partition=row.partition,
-                fetch_offset=row.fetch_offset,
-                maximum_bytes=row.partition_max_bytes,
-                current_leader_epoch=row.current_leader_epoch,
-                last_fetched_epoch=row.last_fetched_epoch,
-                log_start_offset=row.log_start_offset,
-            )
+        _collect(topic, topic.partitions, targets)
     return targets
+
+
+def _collect(topic: FetchTopic, rows: Iterable[FetchPartition], targets: OrderedDict[TargetKey, FetchTarget]) -> None:
+    """Add rows of a topic to what is fetched."""
+    name, topic_id = topic.topic, topic.topic_id
+    of = name if topic_id == ZERO_TOPIC_ID else topic_id
+    for row in rows:
+        targets[(of, row.partition)] = FetchTarget(
+            topic=name,
+            topic_id=topic_id,
+            partition=row.partition,
+            fetch_offset=row.fetch_offset,
+            maximum_bytes=row.partition_max_bytes,
+            current_leader_epoch=row.current_leader_epoch,
+            last_fetched_epoch=row.last_fetched_epoch,
+            log_start_offset=row.log_start_offset,
+        )
+
+
+def _forgotten(request: FetchRequest) -> Iterator[TargetKey]:
+    """The partitions that the request takes out of its session."""
+    for forgotten in request.forgotten_topics_data:
+        name = forgotten.topic if forgotten.topic_id == ZERO_TOPIC_ID else forgotten.topic_id
+        for partition in forgotten.partitions:
+            yield (name, partition)

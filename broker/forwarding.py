@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from lowtide.broker.committing import newer_image
 from lowtide.broker.connection import RequestContext
 from lowtide.broker.dispatcher import HandlerSpec
@@ -98,7 +100,7 @@ class Forwarder:
                 await self.wait_until(lambda image: shows(request, answer, image), OWN_IMAGE_MS)
             return answer
 
-        return HandlerSpec(key=spec.key, handle_later=handle)
+        return msgspec.structs.replace(spec, handle_later=handle)
 
     async def ask(self, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int) -> Any | Refusal | None:
         """The controller's answer; None if this broker has become controller itself.

@@ -53,6 +53,7 @@ from lowtide.broker.retention import Retention
 from lowtide.broker.server import ConnectionHost, Server, open_listeners
 from lowtide.broker.strays import settle_strays
 from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.turns import Turns
 from lowtide.broker.unclean_elections import tell_unclean_elections
 from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.embedded import METADATA_FILE
@@ -207,6 +208,19 @@ class Broker:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
         await self._serve(self._session, self._log_manager, adopts=adopts)
 
+    def _connection_host(self, dispatcher: Dispatcher, config: BrokerConfig, turns: Turns) -> ConnectionHost:
+        return ConnectionHost(
+            dispatcher=dispatcher,
+            clock=self._ports.clock,
+            worker=self._ports.worker,
+            log=self.log,
+            maximum_frame_bytes=config.socket_request_max_bytes,
+            request_memory_bytes=config.queued_max_request_bytes,
+            limits=connection_limits(config, self._descriptors),
+            request_rows_max=config.request_rows_max,
+            turns=turns,
+        )
+
     def _keep_copies(self, copy: MetadataCopy) -> MetadataCopies:
         """Have the log directories remember the metadata, from here on."""
         assert self._log_manager is not None
@@ -247,24 +261,15 @@ class Broker:
         administrator = TopicAdministrator(context, Forwarder(session, self._peers))
         groups = self._groups = GroupCoordinator(context, administrator, ports.loop, is_alone=self._fence is None)
         dispatcher = Dispatcher(spawn=self._tasks.spawn, maximum_versions=config.max_versions)
-        transactions = TransactionCoordinator(context, administrator, self._peers, groups, ports.loop, is_alone=self._fence is None)
+        alone = self._fence is None
+        transactions = self._transactions = TransactionCoordinator(context, administrator, self._peers, groups, ports.loop, is_alone=alone)
         dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), groups, transactions, dispatcher.advertised))
-        self._transactions = transactions
         retention = self.retention = Retention(
             context, SegmentAges(ports.filesystem), ports.loop, Consumption(context, groups, self._peers)
         )
         dispatcher.register(handlers_of_ours(context, groups, retention))
-        host = ConnectionHost(
-            dispatcher=dispatcher,
-            clock=ports.clock,
-            worker=ports.worker,
-            log=self.log,
-            maximum_frame_bytes=config.socket_request_max_bytes,
-            request_memory_bytes=config.queued_max_request_bytes,
-            limits=connection_limits(self._configs.current, self._descriptors),
-        )
+        host = self._host = self._connection_host(dispatcher, config, self.replicas.slices.turns)
         host.serving = False
-        self._host = host
         self._server = Server(host, idle_after_ms=config.connections_max_idle_ms, backlog=self._descriptors.accept_backlog)
         self.ports = await open_listeners(self._server, config.listeners)
         self.log.info("limits", **self._descriptors.as_log(), max_connections=host.admission.limits.total)
@@ -457,7 +462,6 @@ class Broker:
         return replicas_of(image, self._log_manager.offline_partitions())
 
     def _fail(self, reason: str) -> None:
-        """Nothing can be served any more."""
         if not self.failed:
             self.log.critical(reason)
             self.failed = True
@@ -472,7 +476,6 @@ class Broker:
             self.replication_health.on_tick(self._ports.clock.monotonic_ms())
 
     def _wake_controller(self) -> None:
-        """Have the controller look at what is due by now."""
         if self._session is not None and self._controller_work.on_tick(self._session.image, self._ports.clock.monotonic_ms()):
             self._session.wake_controller()
 

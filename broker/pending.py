@@ -16,6 +16,15 @@ NO_ANSWER: Final[Any] = object()
 """Completes a request whose client wants no answer."""
 
 
+class EncodedAnswer:
+    """An answer that is bytes already, its size and header with it."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+
+
 class AnswerSlot:
     """The place of one answer in the order of a connection's answers."""
 

@@ -15,7 +15,7 @@ Pure: counts bytes and holds none, and is told the time.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -61,6 +61,8 @@ class RequestMemory:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
         self._holding: dict[Receiver, _Holding] = {}
+        self._kept: dict[object, int] = {}
+        """What is held by requests that have arrived whole."""
         self._waiting: dict[int, _Waiting] = {}
         """By number, in the order in which they came."""
         self._by_size: list[tuple[int, int]] = []
@@ -82,11 +84,18 @@ class RequestMemory:
         self._serve(told=number)
         return receiver in self._holding
 
-    def give_back(self, receiver: Receiver) -> None:
-        """The frame is done with, or its connection is gone, whether it has memory or waits for it. May do nothing."""
+    def keep(self, receiver: Receiver, request: object) -> None:
+        """The frame is there and outlives its reception: what `receiver` has, `request` has now, until it gives it back."""
         holding = self._holding.pop(receiver, None)
         if holding is not None:
+            self._kept[request] = holding.size
+
+    def give_back(self, receiver: object) -> None:
+        """The frame is done with, or its connection is gone, whether it has memory or waits for it. May do nothing."""
+        holding = self._holding.pop(cast("Receiver", receiver), None)
+        if holding is not None:
             self._used_bytes -= holding.size
+        self._used_bytes -= self._kept.pop(receiver, 0)
         for number in [number for number, waiting in self._waiting.items() if waiting.receiver is receiver]:
             self._leave(number)
         self._serve()

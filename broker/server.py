@@ -11,10 +11,12 @@ from lowtide.broker.config_listeners import Listener as ConfiguredListener
 from lowtide.broker.connection import Connection
 from lowtide.broker.dispatcher import Dispatcher, Route
 from lowtide.broker.frame_buffers import FrameBuffers
+from lowtide.broker.large_requests import LargeRequests, LargeRoute
 from lowtide.broker.outgoing import CHUNK_BYTES, BufferPool
 from lowtide.broker.request_memory import RequestMemory
 from lowtide.broker.slow_clients import why_to_end
 from lowtide.broker.slow_lane import SlowLane
+from lowtide.broker.turns import Turns
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.network import LISTEN_BACKLOG, Listener, bound_port, listen
 from lowtide.runtime.worker import Worker
@@ -50,6 +52,8 @@ class ConnectionHost:
         maximum_frame_bytes: int,
         request_memory_bytes: int,
         limits: ConnectionLimits,
+        request_rows_max: int,
+        turns: Turns,
     ) -> None:
         self.dispatcher = dispatcher
         self.routes = dispatcher.routes
@@ -58,6 +62,7 @@ class ConnectionHost:
         self.log = log
         self.maximum_frame_bytes = maximum_frame_bytes
         self.memory = RequestMemory(request_memory_bytes)
+        self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug)
         self.buffers = BufferPool(CHUNK_BYTES, _IDLE_CHUNKS)
         self.frame_buffers = FrameBuffers(self.buffers)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -110,6 +115,9 @@ class ConnectionHost:
             self._refusals_unlogged += 1
         else:
             self.log.warning("connection closed", peer=connection.peer, reason=reason)
+
+    def _on_large_bug(self, route: LargeRoute, error: Exception) -> None:
+        self.log.error("request failed", request=route.name, exc_info=error)
 
     def on_bug(self, connection: Connection, route: Route, error: Exception) -> None:
         """A handler raised: our fault, told with its traceback."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 from lowtide.broker.pending import Pending
+from lowtide.broker.turns import Piece, Steps, Turns
 from lowtide.runtime.clock import Clock
 
 ResponseT = TypeVar("ResponseT")
@@ -21,8 +22,10 @@ PARTITIONS_AT_ONCE = 1_000
 PARTITIONS_OF_A_STEP = 50
 """A fifth of a millisecond's work."""
 
-PARTITIONS_IN_SLICES_MAX = 200_000
-"""Of all requests together that are worked on in slices, or that wait and were: some hundred megabytes."""
+_END = object()
+
+PARTITIONS_IN_SLICES_MAX = 100_000
+"""Of all requests together that are worked on in slices, or that wait and were: some fifty megabytes."""
 
 
 def run_in_slices(loop: asyncio.AbstractEventLoop, clock: Clock, steps: Iterator[object], on_done: Callable[[], None]) -> None:
@@ -121,12 +124,17 @@ class RequestSlices:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, log: Any) -> None:
         """`log` is told of a request that raised."""
         self._loop = loop
-        self._clock = clock
         self._log = log
         self._held = 0
+        self.turns = Turns(loop, clock)
+
+    @property
+    def held(self) -> int:
+        """Partitions of all requests that are held."""
+        return self._held
 
     def take(self, partitions: int) -> bool:
-        """Whether a request of so many may be held; then `give_back` is owed. Where not, its work is to be done at once."""
+        """Whether a request of so many may be held; then `give_back` is owed. Where not, it must not wait for anything."""
         if self._held + partitions > PARTITIONS_IN_SLICES_MAX:
             return False
         self._held += partitions
@@ -141,24 +149,21 @@ class RequestSlices:
         self._loop.call_later(delay_ms / 1000, callback)
 
     def run(self, steps: Iterator[object], is_wanted: Callable[[], bool], on_failed: Callable[[], None]) -> None:
-        """Take `steps` to their end, beginning in the loop's next pass. They end early when `is_wanted` says so, asked before each slice.
+        """Take `steps` to their end, beginning in the loop's next pass. They end early when `is_wanted` says so, asked before each step.
 
         An exception is a bug of ours: it is logged, and `on_failed` is called.
         """
-        self._loop.call_soon(self._take_slice, steps, is_wanted, on_failed)
 
-    def _take_slice(self, steps: Iterator[object], is_wanted: Callable[[], bool], on_failed: Callable[[], None]) -> None:
-        if not is_wanted():
-            return
-        until_ms = self._clock.monotonic_ms() + SLICE_MS
-        try:
-            for _step in steps:
-                if self._clock.monotonic_ms() >= until_ms:
-                    self._loop.call_soon(self._take_slice, steps, is_wanted, on_failed)
-                    return
-        except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
+        def fail(error: Exception) -> None:
             self._log.error("request failed", exc_info=error)
             on_failed()
+
+        self.turns.add(Piece(_while_wanted(steps, is_wanted), fail))
+
+
+def _while_wanted(steps: Iterator[object], is_wanted: Callable[[], bool]) -> Steps:
+    while is_wanted() and next(steps, _END) is not _END:
+        yield None
 
 
 def ask_in_slices(clock: Clock, log: Any, pending: Pending[Any], steps: Generator[None, None, bool]) -> None:

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import construct
 
-from lowtide.protocol.decoder_source import DecoderSource
-from lowtide.protocol.encoder_source import EncoderSource
+from lowtide.protocol.decoder_source import DecoderForm, DecoderSource
+from lowtide.protocol.encoder_source import EncoderForm, EncoderSource
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.schema import ApiMessage, wire_form
 from lowtide.protocol.source_writer import SourceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from lowtide.protocol.primitives import Buffer, Entity, RecordsLike
 
 M = TypeVar("M", bound=ApiMessage)
 
-_FUNCTIONS = ("decode", "encode", "encode_parts")
+_FUNCTIONS = tuple(form.value for form in (*DecoderForm, *EncoderForm))
 
 
 class Codec(Generic[M]):
@@ -46,15 +46,31 @@ class Codec(Generic[M]):
     Records in it are memoryviews into `buffer`. Errors: ProtocolError for everything that isn't this message.
     """
 
+    decode_counted: Callable[[Buffer, int, int, int], M]
+    """`decode_counted(buffer, start, end, rows_max)`: as `decode`. Errors: TooManyRowsError where the message has more than `rows_max`
+    rows, which are the elements of its arrays at every level. Tagged fields that are there count too, 255 of one struct at most."""
+
+    decode_sliced: Callable[[Buffer, int, int, int], Generator[None, None, tuple[M, int]]]
+    """As `decode_counted`, a few rows at a time; returns the message and its rows. The buffer must stay as it is until then."""
+
     encode: Callable[[M], bytes]
     """The message as bytes. Fields that this version doesn't have are ignored. A value that doesn't fit is the caller's bug and raises
     whatever Python raises (`struct.error`, `AttributeError` for a null that isn't allowed, ...)."""
 
+    encode_counted: Callable[[M], bytes]
+    """As `encode`. Errors: TooManyRowsError for a message whose arrays have so many structs that it is to be encoded in slices."""
+
     encode_parts: Callable[[M], list[RecordsLike]]
     """As `encode`, in parts that follow each other; records that aren't empty are a part of their own, the very object given."""
 
+    encode_parts_counted: Callable[[M], list[RecordsLike]]
+    """As `encode_parts`, with the error of `encode_counted`."""
+
+    encode_sliced: Callable[[M], Generator[None, None, list[RecordsLike]]]
+    """As `encode_parts`, a few rows at a time. The message must stay as it is until then."""
+
     def __init__(self, version: int, makers: Mapping[str, Callable[[], Any]]) -> None:
-        """`makers` make `decode`, `encode` and `encode_parts`."""
+        """`makers` make the functions, by their names."""
         self.version = version
         self._makers = makers
 
@@ -92,15 +108,15 @@ def _load(entity: Entity, function: str, label: str) -> Any:
 
 def _written(entity: Entity, function: str, label: str) -> SourceWriter:
     writer = SourceWriter()
-    if function == "decode":
-        DecoderSource(writer, entity, label)
+    if function.startswith("decode"):
+        DecoderSource(writer, entity, label, DecoderForm(function))
     else:
-        EncoderSource(writer, entity, in_parts=function == "encode_parts")
+        EncoderSource(writer, entity, EncoderForm(function))
     return writer
 
 
 def generated_source(message: type[M], version: int) -> str:
-    """The generated Python of all three functions, for people."""
+    """The generated Python of all functions, for people."""
     entity, label = wire_form(message, version), f"{message.__name__} v{version}"
     return "\n".join(_written(entity, function, label).source() for function in _FUNCTIONS)
 

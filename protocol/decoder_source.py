@@ -11,13 +11,17 @@ What makes it safe: a position never goes backwards, and the last line compares 
 own where it stands. Only what would allocate or loop by a number from the wire is checked before: a count against the bytes that
 remain, each element taking at least `size_min` bytes. The generated code equals the construct in what it accepts and returns.
 
-The names in generated code: `buf`, `p` (position), `end` (exclusive), `e` (end of the present field), `view`.
+A function has one of three forms (`DecoderForm`). All accept the same bytes and return equal messages.
+
+The names in generated code: `buf`, `p` (position), `end` (exclusive), `e` (end of the present field), `view`. The forms that count rows
+have `rows`, `rows_max` and, in slices, `left` (rows until the next yield).
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
 from lowtide.protocol.primitives import (
     NULL_STRUCT,
@@ -37,26 +41,53 @@ if TYPE_CHECKING:
     from lowtide.protocol.primitives import AnyConstruct
 
 
+LARGE_BLOB_BYTES: Final = 64 * 1024
+"""A decoder in slices yields after it has copied a field of more bytes than this."""
+
+ROWS_A_STEP: Final = 64
+"""A decoder in slices yields after so many elements: some fifty microseconds of work, where no element is large."""
+
+
+class DecoderForm(Enum):
+    """How a generated decoder treats the rows of a message: the elements of its arrays, at every level, and unknown tagged fields."""
+
+    PLAIN = "decode"
+    """`decode(buf, p, end)`: any number of rows at once. For frames that are too short to hold many."""
+    COUNTED = "decode_counted"
+    """`decode_counted(buf, p, end, rows_max)`: raises TooManyRowsError at the array with which the rows exceed `rows_max`."""
+    SLICED = "decode_sliced"
+    """`decode_sliced(buf, p, end, rows_max)`: a generator that yields every `ROWS_A_STEP` elements and returns the message and its rows.
+
+    It refuses as COUNTED does. `buf` must not change until its end."""
+
+
 class DecoderSource:
     """One generated function's reading of the wire, left to right."""
 
-    def __init__(self, writer: SourceWriter, entity: Entity, label: str) -> None:
+    def __init__(self, writer: SourceWriter, entity: Entity, label: str, form: DecoderForm = DecoderForm.PLAIN) -> None:
         self.writer = writer
+        self._form = form
         self._pending: list[tuple[str, str]] = []
         self._functions: list[tuple[str, TaggedFields, str]] = []
         self._function(entity, label)
 
     def _function(self, entity: Entity, label: str) -> None:
         writer = self.writer
-        writer.line(0, "def decode(buf, p, end):")
+        is_plain, is_sliced = self._form is DecoderForm.PLAIN, self._form is DecoderForm.SLICED
+        writer.line(0, f"def {self._form.value}(buf, p, end{'' if is_plain else ', rows_max'}):")
         self._take_view(has_view=_has_view(entity))
+        if not is_plain:
+            writer.line(1, "rows = 0")
+        if is_sliced:
+            writer.line(1, "if False: yield")  # What makes it a generator, where there is no array.
+            writer.line(1, f"left = {ROWS_A_STEP}")
         writer.line(1, "try:")
         value = self._read(entity, 2, entity.make.__name__)
         writer.line(1, "except (StructError, IndexError, UnicodeDecodeError) as error:")
         writer.line(2, f"raise ProtocolError(f'{label}: {{error}}') from error")
         writer.line(1, "if p != end:")
         writer.line(2, f"raise ProtocolError(f'{label}: its fields end at {{p}}, the frame at {{end}}')")
-        writer.line(1, f"return {value}")
+        writer.line(1, f"return {value}, rows" if is_sliced else f"return {value}")
         writer.end_function()
         while self._functions:
             self._tags_function(*self._functions.pop())
@@ -148,6 +179,8 @@ class DecoderSource:
         self.writer.line(depth + 1, f"e = p + {count}{' - 1' if content.compact else ''}")
         self.writer.line(depth + 1, f"if e > end: refuse_size({what!r}, e - p, end - p)")
         self.writer.line(depth + 1, f"{value} = view[p:e]" if content.is_view else f"{value} = bytes(buf[p:e])")
+        if self._form is DecoderForm.SLICED and not content.is_view:
+            self.writer.line(depth + 1, f"if e - p > {LARGE_BLOB_BYTES}: left = 0")
         self.writer.line(depth + 1, "p = e")
         return value
 
@@ -161,17 +194,29 @@ class DecoderSource:
         if array.compact:
             writer.line(depth, f"if {count} > 127: {count}, p = continue_varint(buf, p, {count})")
         entity, form = element_of(array)
-        if entity is not None and form is not None:
+        if self._form is not DecoderForm.PLAIN:
+            self._count_rows(array, depth, (count, base, value, what))
+        is_sliced = self._form is DecoderForm.SLICED
+        if entity is not None and form is not None and not is_sliced:
             self._fixed_array(entity, form, depth, (count, base, value, what))
         else:
             writer.line(depth, f"if {count} == {base}: {value} = []")
         self._refuse_bad_count(array, depth, (count, base, value, what))
-        if entity is None and form is not None:
+        if entity is None and form is not None and not is_sliced:
             self._plain_array(form, depth, count, base, value)
             return value
         writer.line(depth, "else:")
         self._general_array(array, depth + 1, (count, base, value, what))
         return value
+
+    def _count_rows(self, array: CountedArray, depth: int, names: tuple[str, int, str, str]) -> None:
+        """Count the elements. A count that can't be is left to be refused."""
+        count, base, _, what = names
+        number = f"({count} - 1)" if base else count
+        self.writer.line(depth, f"if {count} > {base}:")
+        self.writer.line(depth + 1, f"rows += {number}")
+        fits = f"{number} * {size_min(array.element)} <= end - p"
+        self.writer.line(depth + 1, f"if rows > rows_max and {fits}: refuse_rows({what!r}, rows_max)")
 
     def _refuse_bad_count(self, array: CountedArray, depth: int, names: tuple[str, int, str, str]) -> None:
         count, base, value, what = names
@@ -240,6 +285,11 @@ class DecoderSource:
         self._flush(depth + 1)
         writer.line(depth + 1, f"{value}.append({element})")
         writer.line(depth + 1, f"{count} -= 1")
+        if self._form is DecoderForm.SLICED:
+            writer.line(depth + 1, "left -= 1")
+            writer.line(depth + 1, "if left <= 0:")
+            writer.line(depth + 2, f"left = {ROWS_A_STEP}")
+            writer.line(depth + 2, "yield")
 
     # ------------------------------------------------------------ structs and their tags
     def _entity(self, entity: Entity, depth: int, what: str) -> str:
@@ -270,6 +320,11 @@ class DecoderSource:
         self._pending.append(("B", tag_count))
         self._flush(depth)
         writer.line(depth, f"if {tag_count}:")
+        if self._form is not DecoderForm.PLAIN:
+            writer.line(depth + 1, f"rows += {tag_count}")
+            writer.line(depth + 1, f"if rows > rows_max: refuse_rows({what!r}, rows_max)")
+        if self._form is DecoderForm.SLICED:
+            writer.line(depth + 1, f"left -= {tag_count}")
         if not entity.tags.fields:
             writer.line(depth + 1, f"p = skip_tags(buf, p, {tag_count}, end)")
             writer.line(depth, f"{result} = {make}({arguments})")
@@ -294,8 +349,9 @@ class DecoderSource:
         """The reading of a section that isn't empty, whose count's first byte `n` is already read."""
         writer = self.writer
         writer.line(0, f"def {function}(buf, p, n, frame_end):")
-        writer.line(1, "if n > 127: n, p = continue_varint(buf, p, n)")
+        writer.line(1, "if n > 127: n, p = continue_tag_count(buf, p, n)")
         assert not any(_has_view(field.content) for field in tags.fields.values()), "records in a tagged field"
+        form, self._form = self._form, DecoderForm.PLAIN  # No request has rows in a tagged field.
         writer.line(1, "tags = {}")
         writer.line(1, "while n:")
         writer.line(2, "n -= 1")
@@ -312,6 +368,7 @@ class DecoderSource:
         writer.line(2, "p = end")
         writer.line(1, "return p, tags")
         writer.end_function()
+        self._form = form
 
 
 def _has_view(content: AnyConstruct) -> bool:

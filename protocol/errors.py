@@ -197,3 +197,7 @@ _RETRIABLE = frozenset(
 
 class ProtocolError(ValueError):
     """Bytes that are not the protocol: cut short, too long, or out of bounds. The connection is closed."""
+
+
+class TooManyRowsError(ProtocolError):
+    """A message whose arrays have more elements, together, than its reader takes."""

@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 import construct
 
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +40,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 STRING_BYTES_MAX = 32_767
 """Most UTF-8 bytes of a string: what an int16 can count; Kafka applies it to compact strings too."""
+
+SECTION_TAGS_MAX = 1_000
+"""Most tagged fields of one struct that are read, unknown ones with them: Kafka's messages have at most a dozen. It bounds how long a
+section holds the reader: a third of a millisecond."""
 
 _TABLE_SIZE = 4096
 _VARINT_SHIFT_MAX = 28
@@ -127,6 +131,18 @@ def continue_string_length(buffer: Buffer, position: int, number: int) -> tuple[
     return number, position
 
 
+def continue_tag_count(buffer: Buffer, position: int, number: int) -> tuple[int, int]:
+    """As `continue_varint`, for the count of a section's tagged fields, which has an upper bound.
+
+    Errors: as `continue_varint`, and ProtocolError for more than `SECTION_TAGS_MAX`.
+    """
+    number, position = continue_varint(buffer, position, number)
+    if number > SECTION_TAGS_MAX:
+        message = f"{number} tagged fields in one section; at most {SECTION_TAGS_MAX} are read"
+        raise ProtocolError(message)
+    return number, position
+
+
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """An unsigned varint at `position`, and the position after it.
 
@@ -142,10 +158,11 @@ def skip_tags(buffer: Buffer, position: int, number: int, end: int) -> int:
     """Pass over a tagged field section of which no tag is known; the first byte of its count, `number`, is already read.
 
     Returns the position after the section.
-    Errors: IndexError when the buffer ends within it; ProtocolError when a tag reaches beyond `end` (exclusive).
+    Errors: IndexError when the buffer ends within it; ProtocolError when a tag reaches beyond `end` (exclusive), or for more than
+    `SECTION_TAGS_MAX` tags.
     """
     if number >= _CONTINUE:
-        number, position = continue_varint(buffer, position, number)
+        number, position = continue_tag_count(buffer, position, number)
     while number:
         number -= 1
         _tag, position = read_varint(buffer, position)
@@ -166,6 +183,12 @@ def refuse_size(what: str, count: int, remaining: int) -> NoReturn:
     """Raise the ProtocolError for a count that the `remaining` bytes cannot hold."""
     message = f"{what} has the count {count}, but only {max(remaining, 0)} bytes remain"
     raise ProtocolError(message)
+
+
+def refuse_rows(what: str, rows_max: int) -> NoReturn:
+    """Raise the TooManyRowsError for the array or section with which a message has more than `rows_max` rows."""
+    message = f"more than {rows_max} rows, at {what}"
+    raise TooManyRowsError(message)
 
 
 # ---------------------------------------------------------------- constructs: the reference form
@@ -307,7 +330,11 @@ class TaggedFields(AnyConstruct):
 
     def _parse(self, stream: IO[bytes], context: Any, path: str) -> Any:
         values: dict[str, Any] = {}
-        for _ in range(_read_varint(stream, path)):
+        count = _read_varint(stream, path)
+        if count > SECTION_TAGS_MAX:
+            message = f"{count} tagged fields in one section"
+            raise construct.RangeError(message, path=path)
+        for _ in range(count):
             tag = _read_varint(stream, path)
             content = construct.stream_read(stream, _read_varint(stream, path), path)
             field = self.fields.get(tag)
@@ -395,3 +422,30 @@ def size_min(content: AnyConstruct) -> int:
     if isinstance(content, NullableEntity):
         return 1
     return max(1, sum(size_min(field) for _, field in content.fields) + (content.tags is not None))
+
+
+def row_bytes_min(content: AnyConstruct) -> int | None:
+    """Fewest bytes that an element of any array within `content` can take on the wire; None where there is no array.
+
+    A message of n bytes can't have more than n / that many elements.
+    """
+    if isinstance(content, CountedArray):
+        within = row_bytes_min(content.element)
+        return size_min(content.element) if within is None else min(within, size_min(content.element))
+    if not isinstance(content, Entity):
+        return None
+    found = [size for _, field in content.fields if (size := row_bytes_min(field)) is not None]
+    return min(found, default=None)
+
+
+def nothing_of(content: AnyConstruct) -> Any:
+    """The value of `content` that says least: null where it may be, else empty, zero, or a struct of such."""
+    if isinstance(content, _Counted):
+        if content.nullable:
+            return None
+        return "" if isinstance(content, Text) else b"" if isinstance(content, Blob) else []
+    if isinstance(content, NullableEntity):
+        return None
+    if isinstance(content, Entity):
+        return content.make(**{name: nothing_of(field) for name, field in content.fields})
+    return content.parse(bytes(content.sizeof()))

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 _VERSION_MAX = 32_767
 
 
+NO_ROWS: Any = ()
+"""The default of an array that rows of large answers seldom have: a list for each would be one more object that the collector of cycles
+goes through. What is decoded has a list."""
+
+
 class Versions:
     """A range of versions, both ends inclusive: "3+", "1-4", "7" or "none"."""
 

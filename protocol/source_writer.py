@@ -28,12 +28,14 @@ class SourceWriter:
             "unsigned_varint": primitives.unsigned_varint,
             "string_prefix": primitives.string_prefix,
             "continue_varint": primitives.continue_varint,
+            "continue_tag_count": primitives.continue_tag_count,
             "continue_string_length": primitives.continue_string_length,
             "read_varint": primitives.read_varint,
             "skip_tags": primitives.skip_tags,
             "spanned": primitives.spanned,
             "refuse_count": primitives.refuse_count,
             "refuse_size": primitives.refuse_size,
+            "refuse_rows": primitives.refuse_rows,
         }
         self._count = 0
         self._functions: list[str] = []

@@ -16,8 +16,10 @@ slices: where a consumer has no session, by one of its own, which ends with the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final
+
+import msgspec
 
 from lowtide.broker.delayed.fetch_reader import READ_COMMITTED, FetchOutcome, FetchReader, FetchRules
 from lowtide.broker.delayed.queue import DelayedQueue, DelayedRequest
@@ -96,17 +98,17 @@ class DelayedFetch(DelayedRequest):
     def start_in_slices(
         self, settle: Callable[[FetchOutcome], int] | None = None, *, notes: bool = False
     ) -> FetchResponse | Pending[FetchResponse]:
-        """Read in slices, then answer, or wait. Where too much is worked on in slices already: read at once, and answer what there is.
+        """Read in slices, then answer, or wait. Where too much is held already: answer what there is.
 
-        For consumers, and followers with a session: what they wait for is heard of through one.
+        What it waits for is heard of through a session, which a consumer gets for this; a follower without one waits for nothing.
 
         `settle` is told what was read, once, and gives the deadline; `notes` as for `FetchReader.read`.
         """
-        if not self._replicas.slices.take(len(self._targets)):
-            outcome = self._reader.read(self._targets, self._rules, notes=notes)
-            if settle is not None:
-                settle(outcome)
-            return respond(self._plan, outcome, self._rules, self._reader)
+        is_deaf = self._session is None and self._rules.is_follower
+        if is_deaf or not self._replicas.slices.take(len(self._targets)):
+            self._is_due = True
+            self._run(self._begin_steps(settle, notes=notes))
+            return self.pending
         self._held = len(self._targets)
         if self._session is None and not self._rules.is_follower and self._rules.maximum_wait_ms > 0:
             by_key = OrderedDict((target.key, target) for target in self._targets)
@@ -169,8 +171,7 @@ class DelayedFetch(DelayedRequest):
         yield from self._tell_steps(outcome)
 
     def _tell_steps(self, outcome: FetchOutcome) -> Iterator[None]:
-        response = respond(self._plan, outcome, self._rules, self._reader)
-        yield
+        response = yield from respond_in_steps(self._plan, outcome, self._rules, self._reader)
         self._leave()
         self._end_own_session()
         yield
@@ -264,6 +265,27 @@ def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
     if outcome.read_bytes >= rules.minimum_bytes or outcome.ends_wait or rules.maximum_wait_ms <= 0:
         return False
     return outcome.waitable > 0 or plan.has_idle
+
+
+def respond_in_steps(
+    plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader
+) -> Generator[None, None, FetchResponse]:
+    """As `respond`, some partitions at a time."""
+    answers = outcome.answers
+    whole = respond(plan, msgspec.structs.replace(outcome, answers=answers[:PARTITIONS_OF_A_STEP]), rules, reader)
+    for start in range(PARTITIONS_OF_A_STEP, len(answers), PARTITIONS_OF_A_STEP):
+        yield
+        part = respond(plan, msgspec.structs.replace(outcome, answers=answers[start : start + PARTITIONS_OF_A_STEP]), rules, reader)
+        for topic in part.responses:
+            last = whole.responses[-1] if whole.responses else None
+            if last is not None and (last.topic, last.topic_id) == (topic.topic, topic.topic_id):
+                last.partitions += topic.partitions
+            else:
+                whole.responses.append(topic)
+        known = {endpoint.node_id for endpoint in whole.node_endpoints}
+        whole.node_endpoints += [endpoint for endpoint in part.node_endpoints if endpoint.node_id not in known]
+    yield
+    return whole
 
 
 def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> FetchResponse:

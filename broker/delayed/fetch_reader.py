@@ -21,6 +21,7 @@ from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from lowtide.protocol.schema import NO_ROWS
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
 from lowtide.replication.partition import Partition
@@ -93,7 +94,7 @@ class FetchReader:
             partition = self.find(target, rules)
             if isinstance(partition, ErrorCode):
                 target.unwatch()
-                answer = _failed(target.partition, partition, aborted=[])
+                answer = _failed(target.partition, partition, aborted=NO_ROWS)
                 self._tell_leader(answer, target, rules)
                 outcome.answers.append((target, answer))
                 continue
@@ -187,7 +188,7 @@ class FetchReader:
             high_watermark=high_watermark,
             last_stable_offset=last_stable,
             log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if rules.read_committed else None,
+            aborted_transactions=NO_ROWS if rules.read_committed else None,
             records=_NO_RECORDS,
             diverging_epoch=diverging,
         )

@@ -13,6 +13,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 if TYPE_CHECKING:
+    from lowtide.broker.delayed.batch_lane import RequestLane
     from lowtide.broker.delayed.slow_batches import SlowBatch
     from lowtide.broker.produce_attempt import ProduceAttempt
 
@@ -31,7 +32,11 @@ class SlowProduce:
         self._slow, attempt.slow = attempt.slow, []
         self._rows: dict[int, PartitionProduceResponse] = {}
         """What takes a placeholder's place."""
-        self._lane = attempt.parts.lane.begin(attempt.parts.decompressed_bytes_max)
+        shared = attempt.context.shared
+        begun = None if shared is None else shared.get("batches")
+        self._lane: RequestLane = begun or attempt.parts.lane.begin(attempt.parts.decompressed_bytes_max)
+        if shared is not None:
+            shared["batches"] = self._lane  # What the batches decompress to is bounded for all parts together.
 
     def start(self) -> Pending[ProduceResponse]:
         """Begin with all batches."""

@@ -22,6 +22,7 @@ KIPs: 74, 107, 227, 320, 392, 516, 595, 951.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any
 
@@ -34,19 +35,33 @@ from lowtide.broker.dispatcher import HandlerSpec
 from lowtide.broker.endpoints import MadeOnce, endpoints_for
 from lowtide.broker.fetch_session import CONSUMER, FetchPlan, FetchTarget, requested_targets
 from lowtide.broker.guards.fetching import GuardedFetchReader
+from lowtide.broker.large_requests import COUNTED_ELSEWHERE
 from lowtide.broker.pending import Pending
 from lowtide.broker.replica_manager import ReplicaManager
-from lowtide.broker.slices import PARTITIONS_AT_ONCE
+from lowtide.broker.slices import PARTITIONS_AT_ONCE, PARTITIONS_OF_A_STEP
+from lowtide.broker.turns import Steps
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, NodeEndpoint, PartitionData
+from lowtide.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    NodeEndpoint,
+    PartitionData,
+)
 
 _SESSIONS_SINCE = 7
 
+Answer = FetchResponse | Pending[FetchResponse]
 
 SHORT_WAIT_MS = 10
 """How long a follower's fetch waits that lacks a partition."""
+
+
+FOLLOWED_AT_ONCE = 2_000
+"""A follower's fetch of more partitions without a session is answered without a wait. Followers have sessions."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -58,21 +73,21 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     readers = _Readers(broker)
     nothing_is_forbidden = broker.authorizer.allows_all
 
-    def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Pending[FetchResponse]:  # noqa: PLR0911 - ways to answer
+    def handle(request: FetchRequest, context: RequestContext, plan: FetchPlan | None = None) -> Answer:  # noqa: PLR0911 - ways to answer
         version = context.api_version
-        if not _is_sound(request):
+        if plan is None and not _is_sound(request):
             return _refuse(request, version, ErrorCode.INVALID_REQUEST)
         now_ms = clock.monotonic_ms()
         replica_id, broker_epoch = _replica_of(request)
         if replica_id >= 0 and not broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
             return _deny(request)
-        if version >= _SESSIONS_SINCE:
+        if plan is None and version >= _SESSIONS_SINCE:
             opens = replica_id < 0 or replicas.is_registered(replica_id, broker_epoch)
             plan = sessions.plan(request, version, now_ms, replica_id=max(replica_id, CONSUMER), broker_epoch=broker_epoch, opens=opens)
-            if plan.error_code != ErrorCode.NONE:
-                return FetchResponse(throttle_time_ms=0, error_code=plan.error_code, session_id=0, responses=[])
-        else:
+        elif plan is None:
             plan = FetchPlan(targets=requested_targets(request).values())
+        if plan.error_code != ErrorCode.NONE:
+            return FetchResponse(throttle_time_ms=0, error_code=plan.error_code, session_id=0, responses=[])
         rules = FetchRules(
             api_version=version,
             read_committed=request.isolation_level == READ_COMMITTED,
@@ -97,14 +112,12 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         delayed = DelayedFetch(reader, replicas, plan, targets, rules, now_ms + rules.maximum_wait_ms)
         return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
 
-    def handle_follower(
-        reader: FetchReader, plan: FetchPlan, targets: list[FetchTarget], rules: FetchRules, now_ms: int
-    ) -> FetchResponse | Pending[FetchResponse]:
+    def handle_follower(reader: FetchReader, plan: FetchPlan, targets: list[FetchTarget], rules: FetchRules, now_ms: int) -> Answer:
         session = plan.session
         is_known = replicas.may_be_registered(rules.replica_id, rules.broker_epoch)
         if session is not None and not is_known:
             targets = session.visit_all()
-        if session is not None and len(targets) > PARTITIONS_AT_ONCE:
+        if len(targets) > (FOLLOWED_AT_ONCE if session is None else PARTITIONS_AT_ONCE):
             settle = partial(_settle_follower, replicas, plan, rules, now_ms)
             return DelayedFetch(reader, replicas, plan, targets, rules, now_ms).start_in_slices(settle, notes=True)
         outcome = reader.read(targets, rules, notes=True)
@@ -118,7 +131,40 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         delayed = DelayedFetch(reader, replicas, plan, targets, rules, now_ms + wait_ms)
         return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
 
-    return HandlerSpec(key=ApiKey.FETCH, handle=handle, sends_records=True)
+    return HandlerSpec(key=ApiKey.FETCH, handle=handle, handle_steps=partial(_steps, broker, handle), sends_records=True)
+
+
+def _steps(
+    broker: BrokerContext,
+    handle: Callable[[FetchRequest, RequestContext, FetchPlan], Answer],
+    request: FetchRequest,
+    context: RequestContext,
+) -> Steps:
+    """As `handle`, which gets the plan, for a request of very many partitions."""
+    version, replicas = context.api_version, broker.replicas
+    is_sound = yield from _is_sound_in_steps(request)
+    if not is_sound and version >= _SESSIONS_SINCE:
+        return _refuse(request, version, ErrorCode.INVALID_REQUEST)
+    if not is_sound:
+        topics = yield from _failed_in_steps(request, ErrorCode.INVALID_REQUEST)
+        return FetchResponse(throttle_time_ms=0, session_id=0, responses=topics)
+    replica_id, broker_epoch = _replica_of(request)
+    if replica_id >= 0 and not broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
+        topics = yield from _failed_in_steps(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return FetchResponse(throttle_time_ms=0, session_id=0, responses=topics)
+    plan = yield from broker.sessions.plan_steps(
+        request,
+        version,
+        broker.clock.monotonic_ms(),
+        replica_id=max(replica_id, CONSUMER),
+        broker_epoch=broker_epoch,
+        opens=version >= _SESSIONS_SINCE and (replica_id < 0 or replicas.is_registered(replica_id, broker_epoch)),
+    )
+    held = replicas.slices.held
+    answer = handle(request, context, plan)
+    if replicas.slices.held > held:
+        yield COUNTED_ELSEWHERE
+    return answer
 
 
 def _settle_follower(replicas: ReplicaManager, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome) -> int:
@@ -176,36 +222,46 @@ def _replica_of(request: FetchRequest) -> tuple[int, int]:
     return (request.replica_id, -1) if state is None else (state.replica_id, state.replica_epoch)
 
 
+def _is_sound_in_steps(request: FetchRequest) -> Generator[None, None, bool]:
+    if request.isolation_level not in (0, READ_COMMITTED) or request.max_bytes < 0:
+        return False
+    for wanted in request.topics:
+        for start in range(0, len(wanted.partitions), PARTITIONS_AT_ONCE):
+            if any(row.partition_max_bytes < 0 for row in wanted.partitions[start : start + PARTITIONS_AT_ONCE]):
+                return False
+            yield
+    return True
+
+
+def _failed_in_steps(request: FetchRequest, error: ErrorCode) -> Generator[None, None, list[FetchableTopicResponse]]:
+    topics: list[FetchableTopicResponse] = []
+    for wanted in request.topics:
+        topics.append(FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[]))
+        for start in range(0, len(wanted.partitions), PARTITIONS_OF_A_STEP):
+            topics[-1].partitions += _failed(wanted.partitions[start : start + PARTITIONS_OF_A_STEP], error)
+            yield
+    return topics
+
+
+def _failed(rows: Iterable[FetchPartition], error: ErrorCode) -> list[PartitionData]:
+    return [PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"") for row in rows]
+
+
 def _deny(request: FetchRequest) -> FetchResponse:
     """Somebody says that he is a replica, and may not say so. Told in each partition, as in Kafka."""
-    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    topics = [
-        FetchableTopicResponse(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partitions=[
-                PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"") for row in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
-    return FetchResponse(throttle_time_ms=0, session_id=0, responses=topics)
+    return _failed_throughout(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
-def _refuse(request: FetchRequest, version: int, error: int) -> FetchResponse:
+def _refuse(request: FetchRequest, version: int, error: ErrorCode) -> FetchResponse:
     """Where the version has no error of its own for the request, each partition carries it."""
     if version >= _SESSIONS_SINCE:
         return FetchResponse(throttle_time_ms=0, error_code=error, session_id=0, responses=[])
-    return FetchResponse(
-        throttle_time_ms=0,
-        responses=[
-            FetchableTopicResponse(
-                topic=topic.topic,
-                partitions=[
-                    PartitionData(partition_index=row.partition, error_code=error, high_watermark=-1, records=b"")
-                    for row in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    return _failed_throughout(request, error)
+
+
+def _failed_throughout(request: FetchRequest, error: ErrorCode) -> FetchResponse:
+    topics = [
+        FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=_failed(topic.partitions, error))
+        for topic in request.topics
+    ]
+    return FetchResponse(throttle_time_ms=0, session_id=0, responses=topics)

@@ -10,7 +10,21 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Int64, Message, Nullable, Records, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import (
+    NO_ROWS,
+    ApiMessage,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    Nullable,
+    Records,
+    String,
+    Tagged,
+    Uuid,
+    Versions,
+)
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 NO_HIGH_WATERMARK = 2**63 - 1
@@ -114,7 +128,7 @@ class PartitionData(Message, kw_only=True):
     diverging_epoch: Annotated[EpochEndOffset | None, Tagged(0, "12+")] = None
     current_leader: Annotated[LeaderIdAndEpoch | None, Tagged(1, "12+")] = None
     snapshot_id: Annotated[SnapshotId | None, Tagged(2, "12+")] = None
-    aborted_transactions: Annotated[list[AbortedTransaction] | None, Versions("4+"), Nullable("4+")] = msgspec.field(default_factory=list)
+    aborted_transactions: Annotated[list[AbortedTransaction] | None, Versions("4+"), Nullable("4+")] = NO_ROWS
     preferred_read_replica: Annotated[Int32, Versions("11+")] = -1
     records: Records | None
 

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, Nullable, Records, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import NO_ROWS, ApiMessage, Int16, Int32, Int64, Message, Nullable, Records, String, Tagged, Uuid, Versions
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
@@ -63,7 +63,7 @@ class PartitionProduceResponse(Message, kw_only=True):
     base_offset: Int64
     log_append_time_ms: Annotated[Int64, Versions("2+")] = -1
     log_start_offset: Annotated[Int64, Versions("5+")] = -1
-    record_errors: Annotated[list[BatchIndexAndErrorMessage], Versions("8+")] = msgspec.field(default_factory=list)
+    record_errors: Annotated[list[BatchIndexAndErrorMessage], Versions("8+")] = NO_ROWS
     error_message: Annotated[String | None, Versions("8+"), Nullable("8+")] = None
     current_leader: Annotated[LeaderIdAndEpoch | None, Tagged(0, "10+")] = None
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
 from typing import IO, Any
 
 import construct
 import pytest
 
 from lowtide.protocol.compiler import Codec, codec_for, reference_codec
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest
 from lowtide.protocol.primitives import CountedArray, Entity, TaggedFields, unsigned_varint
 from lowtide.protocol.schema import wire_form
@@ -49,6 +50,45 @@ def test_a_frame_in_the_middle_of_a_buffer(case, random_messages) -> None:
     for buffer in (padded, bytearray(padded), memoryview(padded), memoryview(bytearray(padded))):
         assert codec.decode(buffer, 3, 3 + len(frame)) == want
     assert codec.decode(memoryview(padded)[3:], 0, len(frame)) == want
+
+
+def run(steps: Generator[None, None, Any]) -> tuple[Any, int]:
+    """What a generator returns, and how often it yields before."""
+    yields = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, yields
+        yields += 1
+
+
+def test_forms_that_count_and_yield_agree(case, random_messages) -> None:
+    """Counted and in slices the same bytes give the same message and the same refusals, and one row fewer is too few."""
+    codec, rng = codec_for(case.message, case.version), random.Random(str(case))
+    for _ in range(ROUNDS):
+        message = random_messages.message(case)
+        frame = codec.encode(message)
+        got = codec.decode(frame, 0, len(frame))
+        (sliced, rows), _ = run(codec.decode_sliced(frame, 0, len(frame), len(frame)))
+        assert sliced == got
+        assert codec.decode_counted(frame, 0, len(frame), rows) == got
+        if rows:
+            with pytest.raises(TooManyRowsError):
+                codec.decode_counted(frame, 0, len(frame), rows - 1)
+            with pytest.raises(TooManyRowsError):
+                run(codec.decode_sliced(frame, 0, len(frame), rows - 1))
+        parts, _ = run(codec.encode_sliced(message))
+        assert b"".join(parts) == frame
+        broken = bytearray(frame)
+        for place in range(rng.randrange(4) if frame else 0):
+            broken[rng.randrange(len(frame))] = place
+        expected = decoded(codec, bytes(broken))
+        try:
+            assert codec.decode_counted(broken, 0, len(broken), len(broken)) == expected
+            assert run(codec.decode_sliced(broken, 0, len(broken), len(broken)))[0][0] == expected
+        except ProtocolError:
+            assert expected is None
 
 
 class NoisyTags(TaggedFields):

@@ -20,6 +20,7 @@ from lowtide.broker.pending import Pending
 from lowtide.broker.server import SCRATCH_BYTES, ConnectionHost, Server
 from lowtide.broker.slow_clients import HALF_CLOSED_GRACE_MS
 from lowtide.broker.slow_lane import Refusals
+from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -80,6 +81,7 @@ class FakeDispatcher:
             handle=handle,
             read=lambda buffer, start, stop: (bytes(buffer[start + 10 : stop]), None),
             write=lambda correlation_id, response: [struct.pack(">ii", len(response) + 4, correlation_id) + response],
+            large=None,  # type: ignore[arg-type]  # none of these is large
         )
 
 
@@ -98,6 +100,8 @@ class World:
             maximum_frame_bytes=MAXIMUM_FRAME_BYTES,
             request_memory_bytes=request_memory_bytes,
             limits=ConnectionLimits(maximum_connections, f"max.connections={maximum_connections} are open", maximum_connections),
+            request_rows_max=100_000,
+            turns=Turns(loop, self.clock),
         )
         self.writers: list[asyncio.StreamWriter] = []
         self.server = Server(self.host, idle_after_ms=600_000)

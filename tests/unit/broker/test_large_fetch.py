@@ -75,7 +75,8 @@ def let_time_pass(world: World) -> None:
     """From now on what is done in slices takes its time."""
     assert world.broker is not None
     assert world.broker.replicas is not None
-    world.broker.replicas.slices._loop = PassingTime(world.loop)  # type: ignore[assignment]
+    slices = world.broker.replicas.slices
+    slices._loop = slices.turns._loop = PassingTime(world.loop)  # type: ignore[assignment]
     world.clock.look_costs_ms = 1
 
 

@@ -66,7 +66,9 @@ class PassingTime:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.call_later = loop.call_later
+
+    def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> None:
+        self._loop.call_later(max(delay_s, 0.002), callback, *arguments)
 
     def call_soon(self, callback: Any, *arguments: Any) -> None:
         self._loop.call_later(0.002, callback, *arguments)
@@ -285,7 +287,8 @@ def let_time_pass(world: World) -> None:
     """Between two slices a moment passes."""
     assert world.broker is not None
     assert world.broker.replicas is not None
-    world.broker.replicas.slices._loop = PassingTime(world.loop)  # type: ignore[assignment]
+    slices = world.broker.replicas.slices
+    slices._loop = slices.turns._loop = PassingTime(world.loop)  # type: ignore[assignment]
 
 
 def test_what_is_left_of_a_request_that_takes_long_is_appended_in_slices() -> None:

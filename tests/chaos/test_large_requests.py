@@ -1,0 +1,203 @@
+"""No request holds the loop, or takes memory, for long: of any API in any version, made from the declarations of the messages.
+
+Holds are CPU time of the loop's thread, so a busy machine doesn't lengthen them. `LARGE_REQUEST_ROWS=90000` sends the largest requests that
+are taken by default; what `make test` sends is large enough to show work of a microsecond a row that isn't done in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, request_header_is_flexible
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from lowtide.protocol.primitives import unsigned_varint
+from lowtide.testing.cluster import LowtideCluster
+
+from .large_frames import LargeFrames, framed
+
+ROWS = int(os.environ.get("LARGE_REQUEST_ROWS", "30000"))
+ROWS_OF_ALL_VERSIONS = 2_000
+HOLD_S_MAX = 0.060
+"""Three times what is promised: the collector of cycles has more to look at in a test's process."""
+MEMORY_FACTOR, MEMORY_BYTES = 8, 64 << 20
+AT_ONCE = 12
+REFUSAL_BYTES_MAX = 200
+PARTITIONS = 300
+KEYS = sorted(key for key in API if LargeFrames(2, deep=True, names=["n"]).frame(key, API[key].max_version) is not None)
+
+
+class Holds:
+    """The longest time for which one callback kept the loop's thread busy."""
+
+    def __init__(self) -> None:
+        self.thread = 0
+        self.longest_s = 0.0
+        self.callback = ""
+
+    def clear(self) -> None:
+        self.longest_s = 0.0
+
+    def run(self, original: Any, handle: Any) -> None:
+        if threading.get_ident() != self.thread:
+            original(handle)
+            return
+        began_s = time.thread_time()
+        original(handle)
+        held_s = time.thread_time() - began_s
+        if held_s > self.longest_s:
+            self.longest_s, self.callback = held_s, repr(handle)
+
+
+class Watched:
+    """A broker whose holds and memory are measured."""
+
+    def __init__(self, cluster: LowtideCluster, holds: Holds) -> None:
+        self.address = (cluster.host, cluster.port)
+        self.holds = holds
+
+    def ask(self, frame: bytes) -> int | None:
+        """The size of the answer; None where the connection was closed instead."""
+        try:
+            with socket.create_connection(self.address, timeout=60) as client:
+                client.sendall(frame)
+                size = self._read(client, 4)
+                left = total = struct.unpack(">i", size)[0] if size else 0
+                while left:
+                    taken = len(self._read(client, min(left, 1 << 20)))
+                    if not taken:
+                        return None
+                    left -= taken
+                return total or None
+        except ConnectionError:
+            return None
+
+    @staticmethod
+    def _read(client: socket.socket, count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            piece = client.recv(count - len(received))
+            if not piece:
+                return b""
+            received += piece
+        return received
+
+    def check(self, frames: list[bytes], what: str) -> list[int | None]:
+        """Send them at once; fails where the loop is held, or memory grows, beyond what is promised."""
+        self.holds.clear()
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:  # noqa: PTH123 - not a file of the project
+            peak.write("5")
+        before = resident("VmRSS")
+        with ThreadPoolExecutor(len(frames)) as senders:
+            answers = list(senders.map(self.ask, frames))
+        grown = resident("VmHWM") - before
+        assert self.holds.longest_s < HOLD_S_MAX, f"{what}: {self.holds.longest_s * 1000:.0f} ms in {self.holds.callback}"
+        assert grown < MEMORY_FACTOR * sum(map(len, frames)) + MEMORY_BYTES, f"{what}: {grown >> 20} MiB"
+        return answers
+
+
+def resident(name: str) -> int:
+    with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 - not a file of the project
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Watched]:
+    """One broker, on a loop of asyncio's own, for only its callbacks can be measured; a collector that passes over the test's modules."""
+    holds = Holds()
+    patch = pytest.MonkeyPatch()
+    patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)
+    original = asyncio.Handle._run  # type: ignore[attr-defined]
+    patch.setattr(asyncio.Handle, "_run", lambda handle: holds.run(original, handle))
+    try:
+        config = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+        with LowtideCluster(config=config) as cluster:
+            watched = Watched(cluster, holds)
+            topic = CreatableTopic(name="wide", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False)
+            assert watched.ask(framed(ApiKey.CREATE_TOPICS, 5, codec_for(CreateTopicsRequest, 5).encode(request)))
+            watched.ask(framed(ApiKey.FIND_COORDINATOR, 1, b"\0\x01g\0"))
+            loop = cluster._loop
+            assert loop is not None
+            holds.thread = asyncio.run_coroutine_threadsafe(thread_id(), loop).result(10)
+            gc.collect()
+            gc.freeze()
+            yield watched
+    finally:
+        gc.unfreeze()
+        patch.undo()
+
+
+async def thread_id() -> int:
+    return threading.get_ident()
+
+
+def frames_of(key: ApiKey, version: int, rows: int) -> Iterator[bytes]:
+    """Many names that nothing has; then many rows of the topic that there is, or of one name."""
+    for deep, names in ((False, [f"n{number}" for number in range(rows)]), (True, ["wide"])):
+        if deep and key == ApiKey.DELETE_TOPICS:
+            continue  # The others need it.
+        frame = LargeFrames(rows, deep=deep, names=names).frame(key, version)
+        if frame is not None:
+            yield frame
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_large_requests_of_every_version(broker: Watched, key: ApiKey) -> None:
+    """Each has an answer, or its connection is closed; the next request is served."""
+    for version in range(API[key].min_version, API[key].max_version + 1):
+        for frame in frames_of(key, version, ROWS_OF_ALL_VERSIONS):
+            broker.check([frame], f"{key.name} v{version}")
+    assert broker.ask(framed(ApiKey.API_VERSIONS, 0, b"")) is not None
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_very_large_requests_and_such_as_end_wrong(broker: Watched, key: ApiKey) -> None:
+    version = API[key].max_version
+    for frame in frames_of(key, version, ROWS):
+        broker.check([frame], f"{key.name} v{version}, {len(frame)} bytes")
+        longer = frame[4:] + b"\0"
+        [answer] = broker.check([len(longer).to_bytes(4, "big") + longer], f"{key.name} v{version}, a byte too many")
+        assert answer is None or answer < REFUSAL_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    "key",
+    [ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.DELETE_RECORDS],
+    ids=lambda key: key.name,
+)
+def test_several_at_once_take_turns(broker: Watched, key: ApiKey) -> None:
+    frame = list(frames_of(key, API[key].max_version, ROWS))[-1]
+    answers = broker.check([frame] * AT_ONCE, f"{AT_ONCE} of {key.name}")
+    assert None not in answers
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key < FIRST_OF_OURS], ids=lambda key: key.name)
+def test_more_rows_than_allowed_are_refused(broker: Watched, key: ApiKey) -> None:
+    """At the count, before a row is read: the frame has the bytes for them, which are anything."""
+    version = API[key].max_version
+    one = LargeFrames(1, deep=True, names=["x"]).frame(key, version)
+    assert one is not None
+    broker.check([one[:-8] + bytes(1 << 22)], f"{key.name} v{version} with zeros")
+
+
+def test_tagged_fields_by_the_million_close_the_connection(broker: Watched) -> None:
+    """In the header and in the body."""
+    key, version, count = ApiKey.METADATA, 12, 1_000_000
+    assert request_header_is_flexible(key, version)
+    tags = unsigned_varint(count) + b"\x05\0" * count
+    plain = framed(key, version, b"")
+    header = plain[4:-1] + tags
+    assert broker.check([len(header).to_bytes(4, "big") + header], "tags in the header") == [None]
+    assert broker.check([framed(key, version, b"\0\0\0" + tags)], "tags in the body") == [None]
