@@ -1,0 +1,78 @@
+"""Pieces of long work take turns: one slice in a pass of the loop, others between two slices, and what waits costs no turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from lowtide.broker.pending import Pending
+from lowtide.broker.turns import Piece, Turns
+from lowtide.runtime.clock import SimulatedClock
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+
+
+class SlowClock(SimulatedClock):
+    """A millisecond passes whenever somebody looks: a slice is one step."""
+
+    _looks = 0
+
+    def monotonic_ms(self) -> int:
+        self._looks += 1
+        return super().monotonic_ms() + self._looks
+
+
+def fail(error: Exception) -> None:
+    raise AssertionError from error
+
+
+def test_pieces_take_steps_in_turn_and_the_loop_is_free_between_two() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        turns, took = Turns(loop, SlowClock(loop)), list[str]()
+
+        def steps(name: str) -> Iterator[None]:
+            for _ in range(3):
+                took.append(name)
+                loop.call_soon(took.append, "other")
+                yield None
+
+        for name in ("a", "b"):
+            turns.add(Piece(steps(name), fail))  # type: ignore[arg-type]
+        await asyncio.sleep(1)
+        assert took == ["a", "other", "b", "other"] * 3
+        assert len(turns) == 0
+
+    run_simulation(main, 1)
+
+
+def test_a_piece_that_waits_or_was_dropped_has_no_turn_and_one_that_fails_ends_alone() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        turns, took, failed = Turns(loop, SlowClock(loop)), list[str](), list[Exception]()
+        answer: Pending[int] = Pending()
+
+        def waits() -> Iterator[Pending[int] | None]:
+            yield answer
+            took.append("answered")
+
+        def fails() -> Iterator[None]:
+            yield None
+            message = "a bug"
+            raise ValueError(message)
+
+        def never() -> Iterator[None]:
+            took.append("never")
+            yield None
+
+        dropped = Piece(never(), fail)  # type: ignore[arg-type]
+        pieces: list[Any] = [Piece(waits(), fail), Piece(fails(), failed.append), dropped]  # type: ignore[arg-type]
+        for piece in pieces:
+            turns.add(piece)
+        dropped.drop()
+        await asyncio.sleep(1)
+        assert took == []
+        assert [str(error) for error in failed] == ["a bug"]
+        answer.complete(7)
+        await asyncio.sleep(1)
+        assert took == ["answered"]
+
+    run_simulation(main, 1)
