@@ -181,6 +181,8 @@ def test_an_image_that_lags_fences_its_broker_though_the_lease_lives() -> None:
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
+        await asyncio.sleep(5)  # Until both have written what they have seen of each other (witnesses).
+        assert first.session.image.revision == world.disk.revision
         first.client.silent = True
         reads = first.session._follower.read
 
