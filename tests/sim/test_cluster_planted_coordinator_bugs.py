@@ -271,7 +271,7 @@ def open_ones_are_stable(patch: Patch) -> None:
 PLANTS = [
     (answered_before_committed, "groups", 4),
     (answered_before_committed, "transactions", 7),
-    (answered_before_the_flush, "groups", 102),
+    (answered_before_the_flush, "groups", 205),
     (loaded_without_the_last_record, "groups", 0),
     (loaded_without_the_last_record, "transactions", 0),
     (two_members_get_the_same, "groups", 0),
