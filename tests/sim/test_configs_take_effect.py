@@ -126,11 +126,29 @@ def test_silent_producers_are_remembered_as_long_as_is_set_now() -> None:
     play(scenario)
 
 
+def test_addresses_have_the_number_of_connections_that_is_set_now() -> None:
+    async def scenario(simulation: Simulation, client: WireClient) -> None:
+        assert simulation.broker is not None
+        host = simulation.broker._host
+        assert host is not None
+        await alter(client, BROKER, "0", ("max.connections.per.ip.overrides", "10.0.0.9:3"))
+        assert host.admission.limits.overrides == {"10.0.0.9": 3}
+        await alter(client, BROKER, "0", ("max.connections.per.ip.overrides", None))
+        assert host.admission.limits.overrides == {}
+
+    play(scenario)
+
+
 def test_no_key_that_can_be_set_is_left_out() -> None:
     """A new key that can be set while a broker runs needs a test that it takes effect."""
     of_logs = {key.broker_key for key in TOPIC_KEYS if key.name.replace(".", "_") in FIELDS}
     elsewhere = {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms", "log.retention.commitoffset.enable"}
-    elsewhere |= {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
+    elsewhere |= {
+        "max.connections.per.ip.overrides",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+    }
     elsewhere |= {"leader.replication.throttled.rate", "follower.replication.throttled.rate", "unclean.leader.election.enable"}
     without_effect = {name for name in DYNAMIC_KEYS if not BROKER_KEYS[name].enforced}
     assert DYNAMIC_KEYS - without_effect == (of_logs | elsewhere) - without_effect
