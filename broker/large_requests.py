@@ -176,7 +176,7 @@ class LargeRequests:
     def _end(self, request: LargeRequest) -> None:
         """Nothing of it is in memory any more. May be called again."""
         on_done, request.on_done = request.on_done, None
-        request.frame = request.sender = None
+        request.frame = request.sender = request.piece = None  # A piece refers to its request: nothing must wait for the collector.
         request.waits_for = []
         self._charge(request, 0)
         if on_done is not None:
