@@ -4,7 +4,7 @@ Such a request is decoded in slices, executed in parts (`request_parts`) or by s
 all of them take turns (`turns`), so that fifty hold the loop for no longer than one. Its rows are bounded: one that has more than
 `lowtide.request.rows.max` is refused, with INVALID_REQUEST where the answer has a place for it, else by closing the connection.
 
-Rows cost several times what their bytes do, so those of all large requests together are bounded too, by the most that one may have: a
+Rows cost several times what their bytes do, so those of all large requests together are bounded too, by twice what one may have: a
 request that finds no room waits in its frame. A handler that counts what it keeps by itself (a Fetch that waits) says so
 (`COUNTED_ELSEWHERE`).
 
@@ -135,11 +135,15 @@ class LargeRequests:
         return encoded
 
     def _admit(self) -> None:
-        """Begin what there is room for. How many rows a frame has isn't known before it is decoded; it can't have more than bytes."""
+        """Begin what there is room for. How many rows a frame has isn't known before it is decoded; it can't have more than bytes.
+
+        So there is room for one more of any size while those that were decoded have `rows_max` at most: one that waits (a JoinGroup of
+        few rows in a large frame) must not keep all others waiting.
+        """
         while self._waiting:
             request = self._waiting[0]
             expected = min(self._rows_max, request.stop - request.start)
-            if self._rows_alive and self._rows_alive + expected > self._rows_max:
+            if self._rows_alive + expected > 2 * self._rows_max:
                 return
             self._waiting.popleft()
             request.charged = expected

@@ -46,7 +46,12 @@ from .serving import ServeProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SETTINGS = ("group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1", "auto.create.topics.enable=false")
+SETTINGS = (
+    "group.initial.rebalance.delay.ms=0",
+    "offsets.topic.num.partitions=1",
+    "auto.create.topics.enable=false",
+    "lowtide.groups.created.per.second=1000000",  # What is bounded here is what is kept; test_limits_of_creation has the rate.
+)
 OFFSETS_TOPIC, TOPIC = "__consumer_offsets", "read"
 IDS_AT_ONCE_VERSION, ID_FIRST_VERSION = 3, 4
 """Of JoinGroup: the last version that takes a member in at once, and the first that gives it an id and has it come again."""
