@@ -18,8 +18,8 @@ class Client:
         self.name = name
         self.listener_name = listener
         self.address = address
-        self.last_active_ms = world.now_ms
-        self.connected_ms = world.now_ms + 1
+        self.last_active_ms = world.now_ms - 1
+        self.connected_ms = world.now_ms
         self.closed = False
         self.busy = False
         self.reason = ""

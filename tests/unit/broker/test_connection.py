@@ -179,6 +179,22 @@ def test_large_frames_in_random_pieces(seed: int) -> None:
     simulate(run, seed)
 
 
+def test_what_comes_in_the_millisecond_of_connecting_counts() -> None:
+    """Such a connection was taken for one that has sent nothing, and gave way to the next flood of silent ones."""
+
+    async def scenario(world: World) -> None:
+        world.host.now_ms = lambda: 1_000  # type: ignore[method-assign]
+        _, writer = await world.client()
+        await asyncio.sleep(0.1)
+        (connection,) = world.host.connections
+        assert connection.last_active_ms < connection.connected_ms
+        writer.write(frame(1, 1))
+        await asyncio.sleep(0.1)
+        assert connection.last_active_ms >= connection.connected_ms
+
+    simulate(scenario)
+
+
 def test_answers_keep_the_order_of_requests() -> None:
     """A request behind a parked one waits, and its answer comes second."""
 
