@@ -65,11 +65,8 @@ class WaitingFetch(Protocol):
         ...
 
 
-class FetchTarget(msgspec.Struct, kw_only=True, eq=False, gc=False):
+class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
     """One partition that a client fetches, and what it was told of it last.
-
-    Untracked by the garbage collector, which would hold the loop for as long as it goes through a full cache: a session lets its partitions
-    go when it is closed, so no cycle is left.
 
     `log_start_offset` is a follower's own one. In a session it watches the partition that it was found to be. `at_end`: the last read found
     that there was nothing more to read, whatever its limits.

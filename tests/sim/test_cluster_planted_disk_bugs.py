@@ -81,7 +81,7 @@ def a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here(patch: Patch) -
 
 
 PLANTS: Final = [
-    (a_truncation_takes_no_room_for_a_broken_disk, ROOM, 30),
+    (a_truncation_takes_no_room_for_a_broken_disk, ROOM, 280),
     (a_checkpoint_takes_no_room_for_a_broken_disk, ROOM, 5),
     (a_log_takes_no_room_for_a_broken_disk, SHORT_OF_ROOM, 0),
     (a_compaction_takes_no_room_for_a_broken_disk, COMPACTING, 0),
