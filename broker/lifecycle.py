@@ -206,7 +206,7 @@ class Broker:
         self._session.keep(self._keep_copies)
         for stray in self._log_manager.strays:
             self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
-        await self._serve(self._session, self._log_manager, adopts=adopts)
+        await self._serve(self._session, self._log_manager, adopts)
 
     def _connection_host(self, dispatcher: Dispatcher, config: BrokerConfig, turns: Turns) -> ConnectionHost:
         return ConnectionHost(
@@ -224,11 +224,11 @@ class Broker:
     def _keep_copies(self, copy: MetadataCopy) -> MetadataCopies:
         """Have the log directories remember the metadata, from here on."""
         assert self._log_manager is not None
-        self._copies = MetadataCopies(self._ports.filesystem, self._ports.worker, self._log_manager, copy)
-        self._copies.begin()
-        return self._copies
+        copies = self._copies = MetadataCopies(self._ports.filesystem, self._ports.worker, self._log_manager, copy)
+        copies.begin()
+        return copies
 
-    async def _serve(self, session: MetadataSession, log_manager: LogManager, *, adopts: Adoption) -> None:
+    async def _serve(self, session: MetadataSession, log_manager: LogManager, adopts: Adoption) -> None:
         config, ports = self._configs.current, self._ports
         self.replicas = ReplicaManager(
             broker_id=config.node_id,
@@ -258,15 +258,15 @@ class Broker:
             batch_lane=BatchLane(ports.worker),
             log=self.log,
         )
-        administrator = TopicAdministrator(context, Forwarder(session, self._peers))
-        groups = self._groups = GroupCoordinator(context, administrator, ports.loop, is_alone=self._fence is None)
+        administrator, is_alone = TopicAdministrator(context, Forwarder(session, self._peers)), self._fence is None
+        groups = self._groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone)
         dispatcher = Dispatcher(spawn=self._tasks.spawn, maximum_versions=config.max_versions)
-        alone = self._fence is None
-        transactions = self._transactions = TransactionCoordinator(context, administrator, self._peers, groups, ports.loop, is_alone=alone)
-        dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), groups, transactions, dispatcher.advertised))
-        retention = self.retention = Retention(
-            context, SegmentAges(ports.filesystem), ports.loop, Consumption(context, groups, self._peers)
+        transactions = self._transactions = TransactionCoordinator(
+            context, administrator, self._peers, groups, ports.loop, is_alone=is_alone
         )
+        dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), groups, transactions, dispatcher.advertised))
+        consumption = Consumption(context, groups, self._peers)
+        retention = self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, consumption)
         dispatcher.register(handlers_of_ours(context, groups, retention))
         host = self._host = self._connection_host(dispatcher, config, self.replicas.slices.turns)
         host.serving = False
