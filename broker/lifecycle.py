@@ -204,8 +204,8 @@ class Broker:
         )
         tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._session.keep(self._keep_copies)
-        for stray in self._log_manager.strays:
-            self.log.warning("folder is not a partition of this broker, it is left alone", path=stray)
+        for path in self._log_manager.strays:
+            self.log.warning("folder is not a partition of this broker, it is left alone", path=path)
         await self._serve(self._session, self._log_manager, adopts)
 
     def _connection_host(self, dispatcher: Dispatcher, config: BrokerConfig, turns: Turns) -> ConnectionHost:
@@ -224,9 +224,9 @@ class Broker:
     def _keep_copies(self, copy: MetadataCopy) -> MetadataCopies:
         """Have the log directories remember the metadata, from here on."""
         assert self._log_manager is not None
-        copies = self._copies = MetadataCopies(self._ports.filesystem, self._ports.worker, self._log_manager, copy)
-        copies.begin()
-        return copies
+        self._copies = MetadataCopies(self._ports.filesystem, self._ports.worker, self._log_manager, copy)
+        self._copies.begin()
+        return self._copies
 
     async def _serve(self, session: MetadataSession, log_manager: LogManager, adopts: Adoption) -> None:
         config, ports = self._configs.current, self._ports
@@ -261,9 +261,8 @@ class Broker:
         administrator, is_alone = TopicAdministrator(context, Forwarder(session, self._peers)), self._fence is None
         groups = self._groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone)
         dispatcher = Dispatcher(spawn=self._tasks.spawn, maximum_versions=config.max_versions)
-        transactions = self._transactions = TransactionCoordinator(
-            context, administrator, self._peers, groups, ports.loop, is_alone=is_alone
-        )
+        loop, peers = ports.loop, self._peers
+        transactions = self._transactions = TransactionCoordinator(context, administrator, peers, groups, loop, is_alone=is_alone)
         dispatcher.register(handlers(context, administrator, ConfigAdministrator(context), groups, transactions, dispatcher.advertised))
         consumption = Consumption(context, groups, self._peers)
         retention = self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, consumption)
