@@ -71,8 +71,8 @@ class SlowBatch(msgspec.Struct):
     def keep(self, others: list[SlowBatch]) -> int:
         """Keep it beyond the callback that brought it; `others` are of its request. Returns what that costs more."""
         self.kept_bytes = ROW_BYTES
-        frame = self.records.obj if isinstance(self.records, memoryview) else self.records
-        if not isinstance(frame, mmap):
+        frame = _mapped_frame(self.records)
+        if frame is None:
             self.records = bytes(self.records)
             self.kept_bytes += len(self.records)
             return self.kept_bytes
@@ -113,8 +113,14 @@ def kept(records: Any) -> tuple[Any, int]:
 
     A large frame is counted whole; anything else is copied.
     """
+    frame = _mapped_frame(records)
+    return (bytes(records), len(records) + ROW_BYTES) if frame is None else (records, len(frame) + ROW_BYTES)
+
+
+def _mapped_frame(records: Any) -> mmap | None:
+    """The large frame that a batch is a part of, if it is."""
     frame = records.obj if isinstance(records, memoryview) else records
-    return (records, len(frame) + ROW_BYTES) if isinstance(frame, mmap) else (bytes(records), len(records) + ROW_BYTES)
+    return frame if isinstance(frame, mmap) else None
 
 
 def keep(rest: list[Rest]) -> int:
