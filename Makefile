@@ -14,7 +14,7 @@ ARGS ?=
 SEEDS ?= 200
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench path demo demo-pipeline wheels up down kcat etcd java clean
+.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench path demo demo-pipeline wheel wheels up down kcat etcd java clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ $(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard protocol/
 $(INSTALLED)-pipeline: $(INSTALLED)
 	@echo "installing PySpark into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[pipeline]'
+	@touch $@
+
+$(INSTALLED)-packaging: $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[packaging]'
 	@touch $@
 
 run: $(INSTALLED) ## start a broker on 127.0.0.1:9092, with its data in ./data
@@ -133,6 +137,14 @@ demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, a
 
 demo-pipeline: $(INSTALLED)-pipeline java ## a year of flights through a topic that Spark empties behind itself, with a picture: docs/pipeline.md
 	@$(BIN)/python demo/pipeline.py
+
+wheel: $(INSTALLED)-packaging ## dist/: a manylinux wheel for Python 3.11 and later, and the source distribution it is built from
+	@rm -rf dist build/wheel
+	@mkdir -p build
+	@LOWTIDE_PURE=0 $(BIN)/python -m build --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl >>build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@mv build/wheel/*.tar.gz dist
+	@ls dist
 
 wheels: $(INSTALLED) ## for an image that is built without a network: docs/compose.md
 	@rm -rf build/wheels

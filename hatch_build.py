@@ -1,15 +1,20 @@
-"""Compiles `protocol/native/` when Lowtide is installed, or its wheel built, where that can be done; otherwise warns, and goes without.
+"""How Lowtide is packaged: the compiled module, and the version.
 
-Everything works without the module, only more slowly (docs/adr/0009-compiled-walk.md). It is compiled for the stable interface of Python
-3.11: one wheel serves every later version, too. That takes a C compiler (`CC`, or the one that this Python was built with) and Python's
-headers. There is none for Windows, nor for a Python other than CPython with its lock. `LOWTIDE_PURE=1` says that it isn't to be done,
-`LOWTIDE_PURE=0` that it must, or the installation fails.
+`protocol/native/` is compiled when Lowtide is installed or its wheel is built. Without a C compiler (`CC`, or the one that built this
+Python) or Python's headers a warning says so, and the plain Python form is used: it does the same, more slowly
+(docs/adr/0009-compiled-walk.md). The module uses the stable interface of Python 3.11, so one wheel serves every later version. It is not
+compiled for Windows, for a Python without its lock, or for anything but CPython. `LOWTIDE_PURE=1` leaves the module out; with
+`LOWTIDE_PURE=0` a failed compilation fails the build.
+
+The version comes from git: `v1.2.3` on the commit gives 1.2.3. Three commits after that tag it is 1.2.4.dev3+g1a2b3c4, and without any tag
+`NEXT_VERSION`.dev3+g1a2b3c4. A source distribution carries its version in PKG-INFO. A folder without either is `NEXT_VERSION`.dev0.
 """
 
 from __future__ import annotations
 
 import itertools
 import os  # noqa: TID251 - it runs before anything of Lowtide is there
+import re
 import shlex
 import subprocess
 import sys
@@ -32,12 +37,17 @@ MODULE = "protocol/native/walk.abi3.so"
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 COMPILER_TIMEOUT_S = 300
 
+NEXT_VERSION = "0.1.0"
+"""The version that the next release has, as long as no commit has a tag."""
+
+GIT_TIMEOUT_S = 30
+
 
 class CompiledWalkHook(BuildHookInterface):
-    """Puts the module beside its sources: an editable installation finds it there, and a wheel takes it along with the folder."""
+    """Compiles the module beside its sources, where an editable installation finds it and a wheel takes it along with the folder."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called before a wheel, or an editable one, is put together."""
+        """Hatchling calls this before it writes a wheel or an editable installation."""
         module = Path(self.root, MODULE)
         module.unlink(missing_ok=True)
         wish = os.environ.get("LOWTIDE_PURE", "")
@@ -46,16 +56,16 @@ class CompiledWalkHook(BuildHookInterface):
         error = self.compile(module)
         if error is not None:
             if wish == "0":
-                raise SystemExit(f"the walk over record batches can't be compiled: {error}")
-            self.app.display_warning(f"the walk over record batches isn't compiled, and will be slower: {error}")
+                raise SystemExit(f"LOWTIDE_PURE=0, and protocol/native does not compile: {error}")
+            self.app.display_warning(f"protocol/native does not compile, so record batches are walked in Python, more slowly: {error}")
         elif version != "editable":
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
     def compile(self, module: Path) -> str | None:
-        """Compiles the module. Returns why not."""
+        """Compile the module. Returns the reason if that fails, else None."""
         if sys.implementation.name != "cpython" or os.name == "nt" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-            return "there is none for this Python"
+            return "this Python is not supported"
         if not Path(sysconfig.get_path("include"), "Python.h").exists():
             return "Python's headers are missing"
         command = [*link_command(), *FLAGS, f"-I{sysconfig.get_path('include')}", *SOURCES, "-o", f"{module}.new"]
@@ -64,8 +74,8 @@ class CompiledWalkHook(BuildHookInterface):
                 command, cwd=self.root, capture_output=True, text=True, timeout=COMPILER_TIMEOUT_S, check=False
             )
             if done.returncode != 0:
-                return f"{command[0]} says {done.stderr.strip()}"
-            # A process that has the old one in its memory keeps it.
+                return f"{command[0]}: {done.stderr.strip()}"
+            # A process that has mapped the old module keeps it.
             Path(f"{module}.new").replace(module)
         except (OSError, subprocess.TimeoutExpired) as failed:
             return str(failed)
@@ -73,11 +83,51 @@ class CompiledWalkHook(BuildHookInterface):
 
 
 def link_command() -> list[str]:
-    """The compiler, told to make a module that Python can load."""
+    """The command that compiles and links a module for this Python."""
     given = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
     compiler = shlex.split(os.environ["CC"]) if os.environ.get("CC") else given[:1]
     words = [word for word in given[1:] if not word.startswith(("-L", "-Wl", "-g"))]
-    # An interpreter for two processors (macOS) says so among the flags of its compiler.
+    # A macOS interpreter for two architectures names them in its compiler flags.
     flags = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
     architectures = [word for pair in itertools.pairwise(flags) if pair[0] == "-arch" for word in pair]
     return [*compiler, *words, *([] if "-arch" in words else architectures)]
+
+
+def version(root: Path | None = None) -> str:
+    """The version of a source tree, by default of this one, in the form of PEP 440. `[tool.hatch.version]` calls it."""
+    root = root or Path(__file__).parent
+    if not (root / ".git").exists():
+        return f"{NEXT_VERSION}.dev0"
+    described = git(root, "describe", "--tags", "--long", "--match", "v[0-9]*")
+    if described is None:
+        commits, commit = git(root, "rev-list", "--count", "HEAD"), git(root, "rev-parse", "--short", "HEAD")
+        return f"{NEXT_VERSION}.dev{commits}+g{commit}" if commits and commit else f"{NEXT_VERSION}.dev0"
+    tag, distance, commit = described.rsplit("-", 2)
+    return version_after(tag, int(distance), commit)
+
+
+def version_after(tag: str, distance: int, commit: str) -> str:
+    """The version `distance` commits after a tag (`v1.2.3`, `v1.2.3rc1`). Errors: ValueError for a tag of another form."""
+    matched = re.fullmatch(r"v(\d+\.\d+\.)(\d+)((?:a|b|rc)\d+)?", tag)
+    if matched is None:
+        raise ValueError(f"tag {tag} is not vMAJOR.MINOR.PATCH, optionally with a1, b1 or rc1")
+    start, patch, early = matched.groups()
+    if distance == 0:
+        return tag[1:]
+    following = int(patch) if early else int(patch) + 1
+    return f"{start}{following}.dev{distance}+{commit}"
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """What git prints, or None: git is missing, or it fails."""
+    try:
+        done = subprocess.run(  # noqa: S603 - no argument comes from outside
+            ["git", "-C", str(root), *arguments],  # noqa: S607 - git is where PATH has it
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

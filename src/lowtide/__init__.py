@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.1.0"
 __all__ = [
     "AdminClient",
     "BlockingAdminClient",
@@ -18,7 +17,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a user asks for when it is asked for: the broker itself starts without its test helpers."""
+    """Import a name when it is first used: a broker starts without its test helpers."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("lowtide")
     if name == "LowtideCluster":
         from lowtide.testing.cluster import LowtideCluster
 

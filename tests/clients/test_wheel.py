@@ -1,0 +1,84 @@
+"""The source distribution and the wheel: built from the tree, they hold the package, and the wheel's broker runs without a compiler."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lowtide import BlockingAdminClient
+from lowtide.protocol import native
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_IN_A_WHEEL = {"simulation"}
+
+
+def build(target: str, *, source: Path, into: Path) -> Path:
+    """Hatchling's own command, without a network. Returns the file that it wrote."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(into)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=300)
+    [built] = into.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that was built from the source distribution, as `make wheel` does it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with tarfile.open(build("sdist", source=ROOT, into=folder / "sdist")) as archive:
+        archive.extractall(folder / "source", filter="data")
+    [source] = (folder / "source").iterdir()
+    return build("wheel", source=source, into=folder / "wheel")
+
+
+def test_a_wheel_holds_the_package_and_no_simulator(wheel: Path):
+    """Every linked folder but those for development, and the licence."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    folders = {name.split("/")[1] for name in names if name.startswith("lowtide/") and name.count("/") > 1}
+    linked = {path.name for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()}
+    assert folders == linked - NOT_IN_A_WHEEL
+    assert "pyspark_lowtide.py" in names
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
+
+
+def test_the_version_survives_the_source_distribution(wheel: Path):
+    """There is no git in it: PKG-INFO carries the version."""
+    expected = subprocess.run(
+        [sys.executable, "-c", "import hatch_build; print(hatch_build.version())"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    assert wheel.name.split("-")[1] == expected
+
+
+def test_a_broker_of_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path):
+    """In an environment without PATH; where the module was compiled, it is the stable interface's, and in use."""
+    package = tmp_path / "package"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(package)
+    bare = {"PATH": str(tmp_path), "PYTHONPATH": str(package), "HOME": str(tmp_path)}
+    code = "import lowtide, lowtide.protocol.native as native; print(lowtide.__file__, native.compiled is not None)"
+    shown = subprocess.run([sys.executable, "-c", code], env=bare, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
+    assert Path(shown[0]).is_relative_to(package)
+    assert shown[1] == str("-abi3-" in wheel.name)
+    settings = ["--set", "listeners=PLAINTEXT://127.0.0.1:0", "--set", f"log.dirs={tmp_path / 'data'}"]
+    command = [sys.executable, "-m", "lowtide.cli.main", "serve", *settings]
+    with subprocess.Popen(command, env=bare, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            ready = next(json.loads(line) for line in process.stderr if '"ready"' in line)
+            with BlockingAdminClient(ready["address"]) as admin:
+                assert admin.list_topics() is not None
+        finally:
+            process.terminate()
+
+
+@pytest.mark.skipif(native.compiled is None, reason="protocol/native is not compiled here")
+def test_a_compiled_wheel_serves_every_later_python(wheel: Path):
+    """Its tag names the stable interface of Python 3.11."""
+    assert re.fullmatch(r"lowtide-[\w.+!]+-cp311-abi3-\w+\.whl", wheel.name)
