@@ -2,7 +2,8 @@
 
 Such a request is decoded in slices, executed in parts (`request_parts`) or by steps of its handler's, and its answer is encoded in slices;
 all of them take turns (`turns`), so that fifty hold the loop for no longer than one. Its rows are bounded: one that has more than
-`lowtide.request.rows.max` is refused, with INVALID_REQUEST where the answer has a place for it, else by closing the connection.
+`lowtide.request.rows.max`, or a very large field, is refused before any of it is executed: with INVALID_REQUEST, or by closing the
+connection where its client reads no answer (acks=0).
 
 Rows cost several times what their bytes do, so those of all large requests together are bounded too, by twice what one may have: a
 request that finds no room waits in its frame. A handler that counts what it keeps by itself (a Fetch that waits) says so
@@ -22,6 +23,7 @@ import msgspec
 
 from lowtide.broker.outgoing import Part
 from lowtide.broker.pending import NO_ANSWER, EncodedAnswer, Pending
+from lowtide.broker.refusals import Refuse
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.request_parts import Cut, check_rows, cut_request, join_answers
 from lowtide.broker.turns import Piece, Steps, Turns
@@ -48,8 +50,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 class LargeRoute(msgspec.Struct, frozen=True, kw_only=True):
     """How large requests of one API in one version are worked on.
 
-    `open` gives the client id and the position of the body in a frame; `refuse` makes the answer with an error, None where the version has
-    no place for one. `steps` is a handler in steps: a generator that returns what a handler does.
+    `open` gives the client id and the position of the body in a frame; `refuse` makes the answer with an error. `steps` is a handler in
+    steps: a generator that returns what a handler does.
     """
 
     name: str
@@ -60,7 +62,7 @@ class LargeRoute(msgspec.Struct, frozen=True, kw_only=True):
     steps: Callable[[Any, Any], Steps] | None
     cut: Cut | None
     bounds: Bounds
-    refuse: Callable[[str], Any] | None
+    refuse: Refuse
     encode: Callable[[int, Any], Generator[None, None, list[Part]]]
 
 
@@ -97,11 +99,18 @@ class LargeRequest:
 class LargeRequests:
     """See the module. One for each broker."""
 
-    def __init__(self, turns: Turns, rows_max: int, on_bug: Callable[[LargeRoute, Exception], None]) -> None:
-        """`on_bug` is told of a request that raised."""
+    def __init__(
+        self,
+        turns: Turns,
+        rows_max: int,
+        on_bug: Callable[[LargeRoute, Exception], None],
+        on_refused: Callable[[Connection, str, str], None],
+    ) -> None:
+        """`on_bug` is called with what a request raised, `on_refused` with why one is refused."""
         self._turns = turns
         self._rows_max = rows_max
         self._on_bug = on_bug
+        self._on_refused = on_refused
         self._rows_alive = 0
         self._waiting: deque[LargeRequest] = deque()
 
@@ -200,9 +209,10 @@ class LargeRequests:
             self._admit()
             request.changes = route.cut is not None and route.cut.changes
             if route.cut is not None and route.steps is None:
-                yield from check_rows(message, route.cut, route.bounds.rows_at_once, route.bounds.whole_max)
+                yield from check_rows(message, route.cut, route.bounds.whole_max)
         except TooManyRowsError as error:
-            self._refuse(request, client_id, most, str(error))
+            text = str(error) + (f"; {ROWS_MAX_KEY} is the limit" if error.rows_max == self._rows_max else "")
+            yield from self._refuse(request, (frame, position, stop), text)
             return
         answer = yield from self._answer_steps(request, message, context)
         del message
@@ -272,26 +282,17 @@ class LargeRequests:
             [answer] = yield from self._settled(request, [end.value])
             return answer
 
-    def _refuse(self, request: LargeRequest, client_id: str | None, most: int, text: str) -> None:
-        """It has too many rows."""
-        route, sender, is_wanted = request.route, request.sender, request.is_wanted
-        if most == self._rows_max and "belong" not in text:
-            text += f"; {ROWS_MAX_KEY} is the limit"
+    def _refuse(self, request: LargeRequest, body: tuple[Any, int, int], text: str) -> Steps:
+        """It is too large to be executed."""
+        route, sender = request.route, request.sender
+        answer = yield from route.refuse(*body, text)
+        del body
+        parts = (yield from route.encode(request.correlation_id, answer)) if answer is not None else []
         self._end(request)
-        if not is_wanted:
+        if not request.is_wanted or sender is None:
             return
-        if route.refuse is not None:
-            run = route.encode(request.correlation_id, route.refuse(text))
-            request.answer.complete(EncodedAnswer(_whole(run)))
-        elif sender is not None:
-            sender.close(f"{route.name} of client {client_id!r} has {text}")
-
-
-def _whole(steps: Generator[None, None, list[Part]]) -> list[Part]:
-    """What steps return that are few."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            parts: list[Part] = end.value
-            return parts
+        if answer is None:
+            sender.close(f"{route.name} without acknowledgement: {text}")
+        else:
+            self._on_refused(sender, f"{route.name}: {text}", "request refused")
+            request.answer.complete(EncodedAnswer(parts))

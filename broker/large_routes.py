@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide.broker.large_requests import LargeRoute
 from lowtide.broker.outgoing import Part
+from lowtide.broker.refusals import refuser
 from lowtide.broker.request_parts import cut_for
 from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.headers import read_client_id, skip_header_tags
-from lowtide.protocol.primitives import nothing_of
-from lowtide.protocol.schema import ApiMessage, wire_form
 
 if TYPE_CHECKING:
     from lowtide.broker.dispatcher import HandlerSpec
@@ -48,23 +46,9 @@ def large_route(spec: HandlerSpec, version: int, name: str, handle: Callable[[An
         steps=spec.handle_steps,
         cut=cut_for(spec.key, version) if spec.handle_steps is None else None,
         bounds=spec.bounds,
-        refuse=_refuser(api.response, version),
+        refuse=refuser(spec.key, version),
         encode=encode,
     )
-
-
-def _refuser(response: type[ApiMessage], version: int) -> Callable[[str], Any] | None:
-    """Makes the answer to a request that is refused as a whole with INVALID_REQUEST; None where such an answer has no place for it."""
-    fields = dict(wire_form(response, version).fields)
-    if "error_code" not in fields:
-        return None
-    empty = {name: nothing_of(content) for name, content in fields.items()}
-
-    def refuse(text: str) -> Any:
-        explained = {"error_message": text[:1].upper() + text[1:]} if "error_message" in fields else {}
-        return response(**empty | {"error_code": ErrorCode.INVALID_REQUEST} | explained)
-
-    return refuse
 
 
 def _opener(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[str | None, Any, int, int]]:

@@ -108,23 +108,32 @@ def cut_for(key: ApiKey, version: int) -> Cut | None:
     return CUTS[key](version) if key in CUTS else None
 
 
-def check_rows(request: Any, cut: Cut, rows_at_once: int, whole_max: int) -> Generator[None, None, None]:
+def check_rows(request: Any, cut: Cut, whole_max: int) -> Generator[None, None, None]:
     """Looks whether a request can be cut, before any part of it is executed.
 
     Errors: TooManyRowsError where a row that can't be cut has more than `whole_max` within.
     """
-    fields = [field for field, _ in cut.levels]
-    if len(fields) == 1:
-        for _part in _pieces(getattr(request, fields[0]) or (), [], rows_at_once, whole_max):
+    for index, row in enumerate(_innermost([request], [field for field, _ in cut.levels])):
+        if index % _STEP_ROWS == _STEP_ROWS - 1:
             yield
+        if _whole_weight(row, whole_max) - 1 > whole_max:
+            message = f"more than {whole_max} rows that belong together"
+            raise TooManyRowsError(message)
+
+
+def _innermost(rows: Sequence[Any], fields: Sequence[str]) -> Iterator[Any]:
+    """The rows that aren't cut."""
+    if not fields:
+        yield from rows
+        return
+    for row in rows:
+        yield from _innermost(getattr(row, fields[0]) or (), fields[1:])
 
 
 def cut_request(request: Any, cut: Cut, rows_at_once: int, whole_max: int) -> Generator[Any, None, None]:
     """Requests whose rows together are those of `request`, of about `rows_at_once` each, one at least; None after other steps.
 
     The request is used up: its rows are let go one after the other, or they would be in memory until all are answered.
-
-    Errors: TooManyRowsError where a row that can't be cut has more than `whole_max` within.
     """
     fields = [field for field, _ in cut.levels]
     rows = getattr(request, fields[0])
@@ -163,10 +172,7 @@ def _whole_weight(row: Any, most: int) -> int:
 
 
 def _pieces(rows: Sequence[Any], fields: Sequence[str], most: int, whole_max: int, *, lets_go: bool = False) -> Iterator[list[Any] | None]:
-    """Rows in lists of about `most` rows at all levels; a row that has more is several, where it can be cut. None after other steps.
-
-    Errors: TooManyRowsError for a row that can't be cut and has more than `whole_max` within.
-    """
+    """Rows in lists of about `most` rows at all levels; a row that has more is several, where it can be cut. None after other steps."""
     piece: list[Any] = []
     weight = 0
     for index, row in enumerate(rows):
@@ -175,9 +181,7 @@ def _pieces(rows: Sequence[Any], fields: Sequence[str], most: int, whole_max: in
         if lets_go and isinstance(rows, list):
             rows[index] = None
         heavy = _weight(row, fields) if fields else _whole_weight(row, whole_max)
-        if heavy - 1 > whole_max and not fields:
-            message = f"more than {whole_max} rows that belong together"
-            raise TooManyRowsError(message)
+        assert fields or heavy - 1 <= whole_max, f"{heavy} rows belong together"
         if piece and weight + heavy > most:
             yield piece
             piece, weight = [], 0

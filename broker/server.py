@@ -62,7 +62,7 @@ class ConnectionHost:
         self.log = log
         self.maximum_frame_bytes = maximum_frame_bytes
         self.memory = RequestMemory(request_memory_bytes)
-        self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug)
+        self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused)
         self.buffers = BufferPool(CHUNK_BYTES, _IDLE_CHUNKS)
         self.frame_buffers = FrameBuffers(self.buffers)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -103,18 +103,18 @@ class ConnectionHost:
         """Clients that something was received from at or after a moment of the monotonic clock."""
         return [connection.peer for connection in self.connections if connection.last_active_ms >= since_ms]
 
-    def on_refused(self, connection: Connection, reason: str) -> None:
-        """Log why a connection is closed, at most so many lines a second."""
+    def on_refused(self, connection: Connection, reason: str, event: str = "connection closed") -> None:
+        """Log why a connection is closed, or a request refused, at most so many lines a second."""
         second = self.now_ms() // 1000
         if second != self._refusals_second:
             if self._refusals_unlogged:
-                self.log.warning("more connections were closed", count=self._refusals_unlogged)
+                self.log.warning("more connections were closed, or requests refused", count=self._refusals_unlogged)
             self._refusals_second, self._refusals, self._refusals_unlogged = second, 0, 0
         self._refusals += 1
         if self._refusals > _REFUSALS_LOGGED_PER_S:
             self._refusals_unlogged += 1
         else:
-            self.log.warning("connection closed", peer=connection.peer, reason=reason)
+            self.log.warning(event, peer=connection.peer, reason=reason)
 
     def _on_large_bug(self, route: LargeRoute, error: Exception) -> None:
         self.log.error("request failed", request=route.name, exc_info=error)

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from lowtide.protocol.primitives import AnyConstruct
 
 
+BLOB_BYTES_MAX: Final = 8 << 20
+"""A decoder in slices refuses a larger field of bytes: a copy of eight megabytes holds the loop for two or three milliseconds. What clients
+send there are the subscription and the assignment of a group's member; all of a group's have to fit into one record."""
+
 LARGE_BLOB_BYTES: Final = 64 * 1024
 """A decoder in slices yields after it has copied a field of more bytes than this."""
 
@@ -178,6 +182,8 @@ class DecoderSource:
         self._null(depth, content, count, value, what)
         self.writer.line(depth + 1, f"e = p + {count}{' - 1' if content.compact else ''}")
         self.writer.line(depth + 1, f"if e > end: refuse_size({what!r}, e - p, end - p)")
+        if self._form is DecoderForm.SLICED and not content.is_view:
+            self.writer.line(depth + 1, f"if e - p > {BLOB_BYTES_MAX}: refuse_field({what!r}, e - p, {BLOB_BYTES_MAX})")
         self.writer.line(depth + 1, f"{value} = view[p:e]" if content.is_view else f"{value} = bytes(buf[p:e])")
         if self._form is DecoderForm.SLICED and not content.is_view:
             self.writer.line(depth + 1, f"if e - p > {LARGE_BLOB_BYTES}: left = 0")

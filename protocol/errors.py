@@ -200,4 +200,9 @@ class ProtocolError(ValueError):
 
 
 class TooManyRowsError(ProtocolError):
-    """A message whose arrays have more elements, together, than its reader takes."""
+    """A message whose arrays have more elements, together, than its reader takes, or that has a field which is too large.
+
+    `rows_max` is the most that it takes, where it counted them.
+    """
+
+    rows_max: int | None = None

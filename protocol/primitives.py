@@ -187,7 +187,14 @@ def refuse_size(what: str, count: int, remaining: int) -> NoReturn:
 
 def refuse_rows(what: str, rows_max: int) -> NoReturn:
     """Raise the TooManyRowsError for the array or section with which a message has more than `rows_max` rows."""
-    message = f"more than {rows_max} rows, at {what}"
+    error = TooManyRowsError(f"more than {rows_max} rows, at {what}")
+    error.rows_max = rows_max
+    raise error
+
+
+def refuse_field(what: str, size: int, size_max: int) -> NoReturn:
+    """Raise the TooManyRowsError for a field that isn't copied."""
+    message = f"{size} bytes at {what}, which may have {size_max}"
     raise TooManyRowsError(message)
 
 

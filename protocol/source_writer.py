@@ -36,6 +36,7 @@ class SourceWriter:
             "refuse_count": primitives.refuse_count,
             "refuse_size": primitives.refuse_size,
             "refuse_rows": primitives.refuse_rows,
+            "refuse_field": primitives.refuse_field,
         }
         self._count = 0
         self._functions: list[str] = []

@@ -33,7 +33,7 @@ HOLD_S_MAX = 0.060
 """Three times what is promised: the collector of cycles has more to look at in a test's process."""
 MEMORY_FACTOR, MEMORY_BYTES = 8, 64 << 20
 AT_ONCE = 12
-REFUSAL_BYTES_MAX = 200
+REFUSAL_BYTES_MAX = 256 << 10
 PARTITIONS = 300
 KEYS = sorted(key for key in API if LargeFrames(2, deep=True, names=["n"]).frame(key, API[key].max_version) is not None)
 

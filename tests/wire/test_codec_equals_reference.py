@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Generator
 from typing import IO, Any
@@ -11,8 +12,9 @@ import pytest
 
 from lowtide.protocol.compiler import Codec, codec_for, reference_codec
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
+from lowtide.protocol.first_rows import first_rows
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest
-from lowtide.protocol.primitives import CountedArray, Entity, TaggedFields, unsigned_varint
+from lowtide.protocol.primitives import Blob, CountedArray, Entity, TaggedFields, unsigned_varint
 from lowtide.protocol.schema import wire_form
 
 ROUNDS = 12
@@ -89,6 +91,35 @@ def test_forms_that_count_and_yield_agree(case, random_messages) -> None:
             assert run(codec.decode_sliced(broken, 0, len(broken), len(broken)))[0][0] == expected
         except ProtocolError:
             assert expected is None
+
+
+def without_bytes(form: Entity, value: Any) -> Any:
+    """The message without what `first_rows` passes over: fields of bytes, records and tags."""
+    return form.make(**{name: plain_value(content, getattr(value, name)) for name, content in form.fields})
+
+
+def plain_value(content: Any, value: Any) -> Any:
+    if value is None or isinstance(content, Blob):
+        return None if value is None else b""
+    if isinstance(content, CountedArray):
+        return [plain_value(content.element, each) for each in value]
+    return without_bytes(content, value) if isinstance(content, Entity) else value
+
+
+def test_the_first_rows_are_those_of_the_message(case, random_messages) -> None:
+    """All of them where there is room; never an error before the last one that is read; bytes that make no sense are refused as such."""
+    codec, form, rng = codec_for(case.message, case.version), wire_form(case.message, case.version), random.Random(str(case))
+    for _ in range(ROUNDS):
+        message = random_messages.message(case)
+        frame = codec.encode(message)
+        (got, rows), _ = run(codec.decode_sliced(frame, 0, len(frame), len(frame)))
+        assert run(first_rows(form, b"\x07" + frame, 1, 1 + len(frame), rows))[0] == without_bytes(form, got)
+        run(first_rows(form, frame, 0, len(frame), rng.randrange(rows + 1)))
+        broken = bytearray(frame)
+        for place in range(rng.randrange(1, 4) if frame else 0):
+            broken[rng.randrange(len(frame))] = place
+        with contextlib.suppress(ProtocolError):
+            run(first_rows(form, broken, 0, len(broken), rows))
 
 
 class NoisyTags(TaggedFields):

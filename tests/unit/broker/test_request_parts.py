@@ -9,6 +9,11 @@ import pytest
 from lowtide.broker.request_parts import CUTS, Cut, check_rows, cut_for, cut_request, join_answers
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.errors import ErrorCode, TooManyRowsError
+from lowtide.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -93,9 +98,9 @@ def test_a_row_that_cannot_be_cut_and_has_too_many_within_is_refused() -> None:
     cut = cut_for(ApiKey.CREATE_TOPICS, 2)
     assert cut is not None
     with pytest.raises(TooManyRowsError):
-        finish(check_rows(request, cut, MOST, 1_000))
+        finish(check_rows(request, cut, 1_000))
     topic.configs.pop()
-    finish(check_rows(request, cut, MOST, 1_000))
+    finish(check_rows(request, cut, 1_000))
 
 
 def test_an_answer_with_an_error_for_the_whole_request_is_the_answer() -> None:
@@ -125,3 +130,14 @@ def test_the_levels_of_a_cut_are_arrays_of_request_and_answer(key: ApiKey) -> No
             arrays = dict(request.fields)[asked], dict(answer.fields)[told]
             assert all(isinstance(array, CountedArray) for array in arrays)
             request, answer = (array.element for array in arrays)
+
+
+def test_what_belongs_together_is_looked_at_before_a_part_is_executed() -> None:
+    """Also within rows of an inner level: the replicas of one partition."""
+    replicas = [[1], [2], list(range(2_000))]
+    partitions = [ReassignablePartition(partition_index=number, replicas=row) for number, row in enumerate(replicas)]
+    request = AlterPartitionReassignmentsRequest(timeout_ms=1, topics=[ReassignableTopic(name="t", partitions=partitions)])
+    cut = cut_for(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0)
+    assert cut is not None
+    with pytest.raises(TooManyRowsError):
+        finish(check_rows(request, cut, 1_000))
