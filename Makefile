@@ -14,7 +14,7 @@ ARGS ?=
 SEEDS ?= 200
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench path demo demo-pipeline wheel wheels up down kcat etcd java clean
+.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ $(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard protocol/
 $(INSTALLED)-pipeline: $(INSTALLED)
 	@echo "installing PySpark into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[pipeline]'
+	@touch $@
+
+$(INSTALLED)-docs: $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 $(INSTALLED)-packaging: $(INSTALLED)
@@ -137,6 +141,10 @@ demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, a
 
 demo-pipeline: $(INSTALLED)-pipeline java ## a year of flights through a topic that Spark empties behind itself, with a picture: docs/pipeline.md
 	@$(BIN)/python demo/pipeline.py
+
+docs: $(INSTALLED)-docs ## the pages of docs/ as a site in build/site; fails at a broken link
+	@mkdir -p build
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 
 wheel: $(INSTALLED)-packaging ## dist/: a manylinux wheel for Python 3.11 and later, and the source distribution it is built from
 	@rm -rf dist build/wheel

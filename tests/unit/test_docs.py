@@ -91,12 +91,27 @@ def test_files_that_pages_name_exist():
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
-def test_examples_in_the_readme_are_python():
+def examples(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_examples_in_pages_are_python():
     """They are copied as they stand. (What they do is tested with the clients.)"""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 3
-    for block in blocks:
-        compile(block, "README.md", "exec")
+    blocks = [(page.name, block) for page in PAGES for block in examples(page)]
+    assert {"README.md", "quick-start.md", "clusters.md", "durability.md", "testing.md"} <= {name for name, _ in blocks}
+    for name, block in blocks:
+        compile(block, name, "exec")
+
+
+def test_the_readme_is_short():
+    """What, why, two commands, one quick start, where next: the rest is in docs/."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_every_page_is_in_the_navigation():
+    """`make docs` checks the links; this needs no MkDocs."""
+    listed = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
 
 
 def test_make_help_explains_every_target():

@@ -20,7 +20,7 @@ from lowtide.storage.retention import Reason
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
-KIPS, README = TEXTS["docs/kips.md"], TEXTS["README.md"]
+KIPS, OPERATIONS = TEXTS["docs/kips.md"], TEXTS["docs/operations.md"]
 
 
 def registry() -> Dispatcher:
@@ -88,20 +88,20 @@ def test_settings_that_pages_show_are_possible(page: str):
         assert broker_key(f"lowtide.max.version.{name}").parse(version) == int(version)
 
 
-def test_settings_of_topics_and_variables_in_the_readme_are_those_of_the_code():
-    """What the README says of flushing, and how it spells a variable."""
+def test_settings_of_topics_and_variables_in_pages_are_those_of_the_code():
+    """What the pages say of flushing, and how they spell a variable."""
     topic_keys = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
-    for name in re.findall(r"`((?:flush|retention|segment|file)\.[a-z.]+)(?:=\d+)?`", README):
+    for name in re.findall(r"`((?:flush|retention|segment|file)\.[a-z.]+)(?:=\d+)?`", TEXTS["docs/durability.md"]):
         assert f"| `{name}` |" in topic_keys, name
-    variables = re.findall(r"`(LOWTIDE_[A-Z_]+)=([^`]+)` is `([a-z.]+)`", README)
+    variables = re.findall(r"`(LOWTIDE_[A-Z_]+)=([^`]+)` is `([a-z.]+)`", OPERATIONS)
     assert variables
     for variable, value, key in variables:
         assert list(from_environment({variable: value}, [key])) == [key]
 
 
-def test_the_order_of_the_sources_is_as_the_readme_lists_it():
+def test_the_order_of_the_sources_is_as_the_page_lists_it():
     """From weak to strong."""
-    listed = re.findall(r"^\d\. (a file|the environment|the command line)", README, re.MULTILINE)
+    listed = re.findall(r"^\d\. (a file|the environment|the command line)", OPERATIONS, re.MULTILINE)
     assert listed == ["a file", "the environment", "the command line"]
     environment = from_environment({"LOWTIDE_NUM_PARTITIONS": "2"}, ["num.partitions"])
     given = merge(from_settings(["num.partitions=1"]), environment, from_settings(["num.partitions=3"]))
