@@ -25,7 +25,7 @@
     delete_groups(names) -> {name: None | AdminError}
 
 Settings: `ClientSettings.of({"bootstrap.servers": ...})`, `ClientSettings.read("client.properties", overrides)`; `SettingsError`.
-For sockets that aren't asyncio's: `opening.open_session` (versions and SASL as a generator), `exchange` (requests and answers as bytes).
+For sockets that aren't asyncio's: `blocking_connection`, or `lowtide.protocol.client`, which both kinds of connections share.
 
 It reaches clusters over TCP only, and knows nothing of a broker's inside.
 """
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
         DeadlineExceededError,
         UnsupportedVersionError,
     )
-    from lowtide.admin.exchange import Feature
     from lowtide.admin.group_offsets import CommittedOffset
     from lowtide.admin.groups import GroupDescription, GroupListing, GroupMember, ListedGroups
     from lowtide.admin.log_dirs import LogDir, ReplicaSize
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from lowtide.admin.records import FetchedRecords
     from lowtide.admin.settings import ClientSettings, SettingsError
     from lowtide.admin.topics import CreatedTopic, NewTopic
+    from lowtide.protocol.client.versions import Feature
     from lowtide.protocol.types import TopicPartition
 
 __all__ = [
@@ -142,7 +142,7 @@ _MODULES: Final = {
         "DeadlineExceededError",
         "UnsupportedVersionError",
     ),
-    "lowtide.admin.exchange": ("Feature",),
+    "lowtide.protocol.client.versions": ("Feature",),
     "lowtide.admin.group_offsets": ("CommittedOffset",),
     "lowtide.admin.groups": ("GroupDescription", "GroupListing", "GroupMember", "ListedGroups"),
     "lowtide.admin.log_dirs": ("LogDir", "ReplicaSize"),

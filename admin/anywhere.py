@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lowtide.admin.attempts import Located, Retry
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name, is_retriable
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

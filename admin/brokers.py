@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from lowtide.admin.connection import Connection, open_connection
 from lowtide.admin.errors import AdminError, ClientClosedError
-from lowtide.admin.opening import open_session
-from lowtide.admin.patience import reconnect_backoff_ms
 from lowtide.admin.settings import Address, ClientSettings, SettingsError
+from lowtide.protocol.client.opening import Opening
+from lowtide.protocol.client.retries import Backoff, Reachability
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random
 from lowtide.runtime.tasks import TaskRegistry
@@ -27,9 +27,6 @@ OWN_CONNECTIONS_MAX: Final = 8
 """Requests that may wait at one address at once; further ones wait here."""
 
 NONCE_BYTES: Final = 18
-
-SILENCE_MS: Final = 30_000
-"""For so long a broker that did not answer in time is asked after the others."""
 
 
 class Ports(NamedTuple):
@@ -43,15 +40,13 @@ class Ports(NamedTuple):
 class _Place:
     """What is known of one address."""
 
-    def __init__(self) -> None:
+    def __init__(self, backoff: Backoff) -> None:
+        self.reachability = Reachability(backoff)
         self.shared: Connection | None = None
         self.opening: asyncio.Task[Connection] | None = None
         self.idle: list[Connection] = []
         self.lent: list[Connection] = []
         self.room = asyncio.Semaphore(OWN_CONNECTIONS_MAX)
-        self.failures = 0
-        self.next_attempt_ms = 0
-        self.silent_until_ms = 0
 
 
 class Brokers:
@@ -61,7 +56,7 @@ class Brokers:
         self._settings = settings
         self._ports = ports
         self._places: dict[Address, _Place] = {}
-        self._tasks = TaskRegistry(_told_to_whoever_waits)
+        self._tasks = TaskRegistry(_raised_where_awaited)
         self._tls: ssl.SSLContext | None = None
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -74,20 +69,20 @@ class Brokers:
     def rests(self, address: Address) -> bool:
         """Whether the address failed just now, and isn't tried again yet."""
         place = self._places.get(address)
-        return place is not None and place.next_attempt_ms > self._ports.clock.monotonic_ms()
+        return place is not None and place.reachability.wait_ms(self._ports.clock.monotonic_ms()) > 0
 
     def was_silent(self, address: Address) -> bool:
         """Whether the broker there let a question wait a short time ago, and has not answered since."""
         place = self._places.get(address)
-        return place is not None and place.silent_until_ms > self._ports.clock.monotonic_ms()
+        return place is not None and place.reachability.was_silent(self._ports.clock.monotonic_ms())
 
     def note_silence(self, address: Address) -> None:
         """The broker there takes longer than others should wait for."""
-        self._place(address).silent_until_ms = self._ports.clock.monotonic_ms() + SILENCE_MS
+        self._place(address).reachability.on_silence(self._ports.clock.monotonic_ms())
 
     def note_answer(self, address: Address) -> None:
         """The broker there answers."""
-        self._place(address).silent_until_ms = 0
+        self._place(address).reachability.on_answer()
 
     async def shared(self, address: Address) -> Connection:
         """The connection for quick requests. Takes as long as it takes: callers set a limit. Errors: AdminError, SettingsError."""
@@ -148,7 +143,10 @@ class Brokers:
                 )
                 raise RuntimeError(message)
             self._loop = loop
-        return self._places.setdefault(address, _Place())
+        place = self._places.get(address)
+        if place is None:
+            place = self._places[address] = _Place(self._settings.reconnect_backoff)
+        return place
 
     def _idle(self, place: _Place) -> Connection | None:
         while place.idle:
@@ -168,24 +166,23 @@ class Brokers:
     async def _open(self, address: Address, place: _Place) -> Connection:
         """Open a connection, after the backoff of the last failure. Errors: AdminError."""
         clock, random = self._ports
-        wait_ms = place.next_attempt_ms - clock.monotonic_ms()
-        if wait_ms > 0:
+        wait_ms = place.reachability.wait_ms(clock.monotonic_ms())
+        if wait_ms:
             await asyncio.sleep(wait_ms / 1000)
         if self._settings.tls is not None and self._tls is None:
             try:
                 self._tls = client_context(self._settings.tls)
             except TlsError as error:
                 raise SettingsError(str(error)) from error
-        nonce = random.randbytes(NONCE_BYTES).hex()
+        opening = Opening(self._settings.sasl, random.randbytes(NONCE_BYTES).hex())
         try:
-            connection = await open_connection(address, self._settings, open_session(self._settings, nonce), clock, self._tls)
+            connection = await open_connection(address, self._settings, opening, clock, self._tls)
         except AdminError:
-            place.failures += 1
-            place.next_attempt_ms = clock.monotonic_ms() + reconnect_backoff_ms(place.failures, self._settings, random)
+            place.reachability.on_failure(clock.monotonic_ms(), random.uniform(-1, 1))
             raise
-        place.failures = place.next_attempt_ms = 0
+        place.reachability.on_success()
         return connection
 
 
-def _told_to_whoever_waits(name: str, error: BaseException) -> None:
+def _raised_where_awaited(name: str, error: BaseException) -> None:
     """A failed attempt is the result of those who asked for it."""

@@ -17,7 +17,6 @@ from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigResource
 from lowtide.admin.delete_records import delete_records, resolve_targets
 from lowtide.admin.deletion import DeleteRecordsError, DeleteResult, DeleteTarget
 from lowtide.admin.errors import AdminError
-from lowtide.admin.exchange import Feature
 from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets
 from lowtide.admin.groups import GroupDescription, ListedGroups
 from lowtide.admin.log_dirs import LogDir
@@ -26,6 +25,7 @@ from lowtide.admin.patience import Deadline
 from lowtide.admin.records import FETCH_BYTES, FetchedRecords
 from lowtide.admin.settings import INT32_MAX, ClientSettings
 from lowtide.admin.topics import CreatedTopic, NewTopic
+from lowtide.protocol.client.versions import Feature
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.random import system_random

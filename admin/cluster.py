@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from lowtide.admin.brokers import Brokers, Ports
 from lowtide.admin.cluster_view import Broker, ClusterView, view_of
 from lowtide.admin.connection import Connection
-from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, DeadlineExceededError, is_retriable
-from lowtide.admin.first_answer import SILENT_MS, FirstAnswer
-from lowtide.admin.opening import SOFTWARE_NAME, SOFTWARE_VERSION
-from lowtide.admin.patience import Deadline, retry_backoff_ms
+from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, DeadlineExceededError, error_of
+from lowtide.admin.first_answer import FirstAnswer
+from lowtide.admin.patience import Deadline
 from lowtide.admin.settings import Address, ClientSettings
+from lowtide.protocol.client.opening import SOFTWARE_NAME, SOFTWARE_VERSION
+from lowtide.protocol.client.retries import SILENT_MS, is_retriable
+from lowtide.protocol.client.versions import Refused
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -57,9 +59,16 @@ class BrokerHandle:
         """Where it listens."""
         return self._connection.address
 
+    def choose(self, request: type[ApiMessage], *, at_least: int = 0, at_most: int | None = None) -> int:
+        """The highest version of a request that both speak. Errors: UnsupportedVersionError."""
+        version = self.versions.choose(request, at_least=at_least, at_most=at_most)
+        if isinstance(version, Refused):
+            raise error_of(version)
+        return version
+
     async def ask(self, request: ApiMessage, *, at_least: int = 0, at_most: int | None = None) -> Any:
         """The answer to a request, in the highest version that both speak. Errors: UnsupportedVersionError, ConnectionFailedError."""
-        return await self.ask_in(request, self.versions.choose(request, at_least=at_least, at_most=at_most))
+        return await self.ask_in(request, self.choose(type(request), at_least=at_least, at_most=at_most))
 
     async def ask_in(self, request: ApiMessage, version: int) -> Any:
         """The same, in a version that the caller has chosen, since the request's fields depend on it."""
@@ -153,7 +162,7 @@ class Cluster:
         """The backoff after so many attempts, or what is left of the time. Says once in a call that it goes on, and for what `reason`."""
         if reason and deadline.is_to_be_told():
             _LOG.info("tried again for up to %d s more: %s", deadline.remaining_ms() // 1000, reason)
-        pause_ms = min(retry_backoff_ms(attempt, self.settings, self.ports.random), deadline.remaining_ms())
+        pause_ms = min(self.settings.retry_backoff.rest_ms(attempt, self.ports.random.uniform(-1, 1)), deadline.remaining_ms())
         await asyncio.sleep(pause_ms / 1000)
 
     # ------------------------------------------------------------------ metadata
@@ -217,7 +226,7 @@ class Cluster:
         """Who coordinates each group, or why nobody does now. Errors: as `view`."""
 
         async def ask(handle: BrokerHandle) -> dict[str, BrokerId | BrokerAnsweredError]:
-            version = handle.versions.choose(FindCoordinatorRequest)
+            version = handle.choose(FindCoordinatorRequest)
             if version >= _MANY_COORDINATORS_SINCE:
                 request = FindCoordinatorRequest(key_type=GROUPS, coordinator_keys=list(groups))
                 answer = await handle.ask_in(request, version)

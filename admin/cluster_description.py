@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from lowtide.admin.cluster import BrokerHandle, Cluster, view_from
 from lowtide.admin.cluster_view import Broker
-from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, is_retriable
+from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError
 from lowtide.admin.settings import Address
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest
 from lowtide.protocol.types import BrokerId
 
 if TYPE_CHECKING:
-    from lowtide.admin.exchange import Feature
     from lowtide.admin.patience import Deadline
+    from lowtide.protocol.client.versions import Feature
 
 _FENCED_SINCE = 2
 

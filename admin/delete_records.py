@@ -27,11 +27,12 @@ from lowtide.admin.deletion import (
     check_topic_ids,
     checked_targets,
 )
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, ConnectionFailedError, code_name, is_retriable
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, ConnectionFailedError, code_name
 from lowtide.admin.leaders import Leaders
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from lowtide.admin.resolution import needs_looking_up, resolve
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicId, TopicPartition, topic_id_text
@@ -223,7 +224,7 @@ class Deletion:
             by_topic.setdefault(partition.topic, []).append(row)
         topics = [DeleteRecordsTopic(name=name, partitions=rows) for name, rows in by_topic.items()]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=self._wait_ms(), leader_only=self._leader_only)
-        version = handle.versions.choose(request, at_least=LEADER_ONLY_SINCE if self._leader_only else 0)
+        version = handle.choose(type(request), at_least=LEADER_ONLY_SINCE if self._leader_only else 0)
         for partition in partitions:
             delete = self._deletes[partition]
             delete.stage, delete.was_sent = DeleteStage.WAITING, True

@@ -6,6 +6,7 @@ concerns the whole call is raised. All are `AdminError`.
 
 from __future__ import annotations
 
+from lowtide.protocol.client.versions import Refusal, Refused
 from lowtide.protocol.errors import ErrorCode
 
 
@@ -67,9 +68,11 @@ def code_name(code: int) -> str:
     return ErrorCode(code).name if code in _CODES else f"error {code}"
 
 
-def is_retriable(code: int) -> bool:
-    """Whether the same request may be sent again. A code that isn't in our table is final."""
-    return code in _CODES and ErrorCode(code).retriable
+def error_of(refused: Refused) -> AdminError:
+    """What to raise for the end of an attempt."""
+    if refused.kind is Refusal.ANSWER:
+        return BrokerAnsweredError(refused.code, refused.reason)
+    return (AuthenticationFailedError if refused.kind is Refusal.AUTHENTICATION else UnsupportedVersionError)(refused.reason)
 
 
 _CODES = frozenset(ErrorCode)

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from lowtide.admin.errors import ConnectionFailedError
+from lowtide.protocol.client.retries import SILENT_MS
 from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
     from lowtide.admin.brokers import Brokers
     from lowtide.admin.settings import Address
-
-SILENT_MS: Final = 1000
-"""After so long without an answer the next broker is asked too. Metadata of 10,000 partitions takes a broker a tenth of that."""
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from lowtide.admin.attempts import Attempts, Done, Located, Outcome, Retry
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name, is_retriable
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from lowtide.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
@@ -80,7 +81,7 @@ async def list_group_offsets(
     async def send(broker_id: BrokerId, groups: list[str], _: int) -> Mapping[str, Outcome[GroupOffsets]]:
         async with cluster.broker(broker_id, deadline) as handle:
             needed = 7 if require_stable else 0
-            version = handle.versions.choose(OffsetFetchRequest, at_least=needed, at_most=NAMES_UNTIL)
+            version = handle.choose(OffsetFetchRequest, at_least=needed, at_most=NAMES_UNTIL)
             if version >= _MANY_GROUPS_SINCE:
                 rows = [OffsetFetchRequestGroup(group_id=group, topics=_topics(asked[group])) for group in groups]
                 response = await handle.ask_in(OffsetFetchRequest(groups=rows, require_stable=require_stable), version)

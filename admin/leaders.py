@@ -8,8 +8,9 @@ from typing import Final
 from lowtide.admin.attempts import Located, Retry
 from lowtide.admin.cluster import Cluster
 from lowtide.admin.cluster_view import ClusterView
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name, is_retriable
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.admin.patience import Deadline
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 

@@ -130,7 +130,7 @@ def _timestamp_for(place: Place, handle: BrokerHandle) -> int:
     """What stands for the place on the wire. Errors: UnsupportedVersionError."""
     if isinstance(place, Timestamp):
         return place.ms
-    handle.versions.choose(ListOffsetsRequest, at_least=_NEEDED.get(place, 0))
+    handle.choose(ListOffsetsRequest, at_least=_NEEDED.get(place, 0))
     return int(place)
 
 

@@ -1,16 +1,11 @@
-"""How long a call may take, and how long it rests between attempts. Times are passed in."""
+"""How long a call may take."""
 
 from __future__ import annotations
 
-from lowtide.admin.settings import ClientSettings
 from lowtide.runtime.clock import Clock
-from lowtide.runtime.random import Random
 
 WAITING_TOLD_MS = 3000
 """After so long a person wonders whether a call still does anything."""
-
-JITTER = 0.2
-"""Backoffs differ by up to this share either way, so that clients that failed together don't return together. Kafka: ExponentialBackoff."""
 
 
 class Deadline:
@@ -41,19 +36,3 @@ class Deadline:
         made = Deadline(self._clock, 0)
         made._at_ms, made._begun_ms, made.timeout_ms = self._at_ms - by_ms, self._begun_ms, self.timeout_ms
         return made
-
-
-def retry_backoff_ms(attempt: int, settings: ClientSettings, random: Random) -> int:
-    """How long to rest after the failure of attempt number `attempt` (from 1)."""
-    return _backoff_ms(attempt, settings.retry_backoff_ms, settings.retry_backoff_max_ms, random)
-
-
-def reconnect_backoff_ms(failures: int, settings: ClientSettings, random: Random) -> int:
-    """How long to rest after so many failures in a row to reach one broker (from 1)."""
-    return _backoff_ms(failures, settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms, random)
-
-
-def _backoff_ms(attempt: int, first_ms: int, max_ms: int, random: Random) -> int:
-    """Doubles each time, up to `max_ms`."""
-    doubled = first_ms << min(attempt - 1, 30)
-    return int(min(doubled, max(first_ms, max_ms)) * random.uniform(1 - JITTER, 1 + JITTER))

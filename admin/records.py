@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.admin.anywhere import wait_ms as longest_wait_ms
 from lowtide.admin.attempts import Attempts, Done, Outcome, Retry
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name, is_retriable
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.admin.leaders import Leaders
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.types import BrokerId, Offset, ProducerId, TopicPartition
 

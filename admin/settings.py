@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final, NamedTuple, Self
 
+from lowtide.protocol.client.retries import Backoff
+from lowtide.protocol.client.sasl import SaslSettings
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
 from lowtide.runtime.properties import PropertiesError, read_properties
 from lowtide.runtime.tls import TlsSettings
@@ -49,15 +51,6 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaslSettings:
-    """Who we say we are. `repr` doesn't show the password."""
-
-    mechanism: str
-    username: str = ""
-    password: str = field(default="", repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
     """All settings, checked. Times are in milliseconds. Made by `of` or `read`, or by hand from parts that are known to fit."""
 
@@ -81,6 +74,16 @@ class ClientSettings:
     metadata_max_age_ms: int = 300_000
     unused_keys: tuple[str, ...] = field(default=(), compare=False)
     """Keys that were given and mean nothing here, in their order."""
+
+    @property
+    def retry_backoff(self) -> Backoff:
+        """Of the attempts of one call."""
+        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
+
+    @property
+    def reconnect_backoff(self) -> Backoff:
+        """Of the attempts to reach one address."""
+        return Backoff(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms)
 
     @classmethod
     def of(cls, properties: Mapping[str, object], source: str = "the settings") -> Self:

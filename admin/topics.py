@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lowtide.admin.anywhere import UNKNOWN_IS_FINAL, outcome_of_error, to_the_controller, wait_ms
 from lowtide.admin.attempts import Attempts, Done, Outcome, Retry
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, ConnectionFailedError, UnsupportedVersionError, is_retriable
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, ConnectionFailedError, UnsupportedVersionError
 from lowtide.admin.leaders import UNKNOWN_SEEN_MAX
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
 from lowtide.protocol.messages.create_topics import (
@@ -182,7 +183,7 @@ class _Change:
     async def _send(self, broker_id: BrokerId, names: list[str], _: int) -> Mapping[str, Outcome[Any]]:
         async with self._cluster.broker(broker_id, self._deadline, waits=True) as handle:
             try:
-                version = handle.versions.choose(self._kind, at_least=self.at_least)
+                version = handle.choose(self._kind, at_least=self.at_least)
                 response = await handle.ask_in(self._request(names, version), version)
             except ConnectionFailedError as error:
                 if error.was_sent:

@@ -12,14 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from lowtide.admin.brokers import SILENCE_MS
-from lowtide.admin.errors import code_name, is_retriable
-from lowtide.admin.first_answer import SILENT_MS
-from lowtide.admin.patience import retry_backoff_ms
+from lowtide.admin.blocking_connection import BlockingConnection
+from lowtide.admin.errors import ConnectionFailedError, code_name
 from lowtide.admin.settings import Address, ClientSettings
-from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
 from lowtide.pipeline.leaders import NO_LEADER, Leader, Leaders, Topic
-from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.client.retries import SILENT_MS, GiveUp, Reachability, Rest, after_failure, is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -73,11 +70,10 @@ class Cluster:
         self.random = random or system_random()
         self._stale: set[str] = set()
         """Topics of which something that was heard turned out to be wrong."""
-        self._connections: dict[Address, BrokerConnection] = {}
-        self._spare: BrokerConnection | None = None
+        self._connections: dict[Address, BlockingConnection] = {}
+        self._spare: BlockingConnection | None = None
         """For questions, while answers are awaited on all the others."""
-        self._silent_until_ms: dict[Address, int] = {}
-        """Until when a broker that did not answer a question in time is asked after the others."""
+        self._reachable: dict[Address, Reachability] = {}
 
     def deadline(self, timeout_ms: int | None = None) -> int:
         """The moment after `timeout_ms`; by default after the settings' time for a call."""
@@ -94,7 +90,7 @@ class Cluster:
 
     # ------------------------------------------------------------------ trying again
     def retry(self, what: str, attempt: Callable[[int], T], deadline_ms: int) -> T:
-        """What `attempt(deadline of this attempt)` returns, tried again while it raises RetriableError or ConnectionFailed.
+        """What `attempt(deadline of this attempt)` returns, tried again while it raises RetriableError or ConnectionFailedError.
 
         Errors: ClusterError at the deadline, naming `what` (as in "can't read x") and the last reason; whatever else `attempt` raises.
         """
@@ -102,29 +98,36 @@ class Cluster:
         while True:
             try:
                 return attempt(min(deadline_ms, self.clock.monotonic_ms() + self.settings.request_timeout_ms))
-            except (RetriableError, ConnectionFailed) as error:
+            except (RetriableError, ConnectionFailedError) as error:
                 failures += 1
-                pause_ms = max(retry_backoff_ms(failures, self.settings, self.random), 1)
-                if self.clock.monotonic_ms() + pause_ms >= deadline_ms:
+                step = self.after_failure(failures, deadline_ms)
+                if isinstance(step, GiveUp):
                     message = f"can't {what}: {error}"
                     raise ClusterError(message) from error
                 log.debug("can't %s yet: %s", what, error)
-                time.sleep(pause_ms / 1000)
+                time.sleep(step.rest_ms / 1000)
+
+    def after_failure(self, failures: int, deadline_ms: int) -> Rest | GiveUp:
+        """What follows the failure of number `failures` that may pass by itself."""
+        now_ms, share = self.clock.monotonic_ms(), self.random.uniform(-1, 1)
+        return after_failure(
+            None, failures=failures, now_ms=now_ms, deadline_ms=deadline_ms, backoff=self.settings.retry_backoff, share=share
+        )
 
     # ------------------------------------------------------------------ connections
-    def connection(self, address: Address, deadline_ms: int) -> BrokerConnection:
-        """An open connection. Errors: ConnectionFailed, TlsError."""
+    def connection(self, address: Address, deadline_ms: int) -> BlockingConnection:
+        """An open connection. Errors: ConnectionFailedError, TlsError."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = self._open(address, deadline_ms)
         return connection
 
-    def _open(self, address: Address, deadline_ms: int) -> BrokerConnection:
-        """Errors: ConnectionFailed, TlsError."""
-        return BrokerConnection.open(address, self.settings, deadline_ms, self.clock)
+    def _open(self, address: Address, deadline_ms: int) -> BlockingConnection:
+        """Errors: ConnectionFailedError, TlsError."""
+        return BlockingConnection.open(address, self.settings, deadline_ms, self.clock)
 
-    def connection_to(self, broker_id: BrokerId, deadline_ms: int) -> BrokerConnection:
-        """A connection to a broker that metadata named. Errors: ConnectionFailed, RetriableError, TlsError."""
+    def connection_to(self, broker_id: BrokerId, deadline_ms: int) -> BlockingConnection:
+        """A connection to a broker that metadata named. Errors: ConnectionFailedError, RetriableError, TlsError."""
         address = self.leaders.addresses.get(broker_id)
         if address is None:
             message = f"broker {broker_id} is not known"
@@ -132,7 +135,7 @@ class Cluster:
         return self.connection(address, deadline_ms)
 
     def leader_of(self, partition: TopicPartition, deadline_ms: int) -> Leader:
-        """Who leads, as last heard; asks where nothing was heard. Errors: ConnectionFailed, RetriableError, MissingTopicsError."""
+        """Who leads, as last heard; asks where nothing was heard. Errors: ConnectionFailedError, RetriableError, MissingTopicsError."""
         topic = self.leaders.topics.get(partition.topic)
         if topic is None or partition.topic in self._stale or partition.partition not in topic.leaders:
             topic = self._refresh([partition.topic], deadline_ms)[partition.topic]
@@ -164,7 +167,7 @@ class Cluster:
         return self.retry("learn the cluster's topics", lambda until_ms: self._refresh(wanted, until_ms), deadline_ms)
 
     def _refresh(self, names: list[str] | None, deadline_ms: int) -> dict[str, Topic]:
-        """One question. Errors: ConnectionFailed, RetriableError, ClusterError."""
+        """One question. Errors: ConnectionFailedError, RetriableError, ClusterError."""
         answer = self.ask_metadata(names, deadline_ms)
         for topic in answer.topics if names is not None else ():
             if topic.error_code != ErrorCode.NONE:
@@ -175,46 +178,46 @@ class Cluster:
     def ask_metadata(self, names: Iterable[str] | None, deadline_ms: int, *, may_create: bool = False) -> MetadataResponse:
         """Ask a broker about topics, or about all, and learn what it says. An answer tells of errors, too.
 
-        `may_create`: a broker with `auto.create.topics.enable` makes a topic that isn't there. Errors: ConnectionFailed, TlsError.
+        `may_create`: a broker with `auto.create.topics.enable` makes a topic that isn't there. Errors: ConnectionFailedError, TlsError.
         """
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in sorted(names)]
         # From version 4 on a question need not create topics. None older is asked: version 4 came with Kafka 0.11, as did batches v2.
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=may_create)
-        answer: MetadataResponse = self.ask_any(ApiKey.METADATA, request, deadline_ms)
+        answer: MetadataResponse = self.ask_any(request, deadline_ms)
         self.leaders.learn(answer)
         self._stale.difference_update(topic.name or "" for topic in answer.topics if topic.error_code == ErrorCode.NONE)
         return answer
 
-    def ask_any(self, api_key: ApiKey, request: ApiMessage, deadline_ms: int) -> Any:
+    def ask_any(self, request: ApiMessage, deadline_ms: int) -> Any:
         """What some broker answers to a question that every broker can answer.
 
         A broker that does not answer within `SILENT_MS` is given up, and another one is asked; the time doubles with each attempt, so a
-        cluster that is only slow answers in the end. Errors: ConnectionFailed for the last broker that was asked; TlsError.
+        cluster that is only slow answers in the end. Errors: ConnectionFailedError for the last broker that was asked; TlsError.
         """
         patience_ms = SILENT_MS
         while True:
             connection = self._any_connection(patience_ms, deadline_ms)
             until_ms = min(deadline_ms, self.clock.monotonic_ms() + patience_ms)
             try:
-                return connection.request(api_key, request, until_ms)
-            except ConnectionFailed:
+                return connection.request(request, until_ms)
+            except ConnectionFailedError:
                 now_ms = self.clock.monotonic_ms()
                 if now_ms < until_ms or now_ms >= deadline_ms:
                     raise
                 self._note_silence(connection.address)
             patience_ms *= 2
 
-    def _any_connection(self, patience_ms: int, deadline_ms: int) -> BrokerConnection:
+    def _any_connection(self, patience_ms: int, deadline_ms: int) -> BlockingConnection:
         """A connection on which no answer is awaited: an open one, or to any of the brokers that are known, silent ones last.
 
-        Each address may take `patience_ms` to connect. Errors: ConnectionFailed for the last broker tried; TlsError.
+        Each address may take `patience_ms` to connect. Errors: ConnectionFailedError for the last broker tried; TlsError.
         """
         for connection in (*self._connections.values(), *([] if self._spare is None else [self._spare])):
             if not connection.closed and not connection.waiting_count and not self._was_silent(connection.address):
                 return connection
         known = list(dict.fromkeys((*self.leaders.addresses.values(), *self.settings.bootstrap_servers)))
         self.random.shuffle(known)
-        failure = ConnectionFailed("no broker is known", was_sent=False)
+        failure = ConnectionFailedError("no broker is known", was_sent=False)
         for address in sorted(known, key=self._was_silent):
             busy = self._connections.get(address)
             until_ms = min(deadline_ms, self.clock.monotonic_ms() + patience_ms)
@@ -224,7 +227,7 @@ class Cluster:
                 if self._spare is not None:
                     self._spare.close()
                 self._spare = self._open(address, until_ms)
-            except ConnectionFailed as error:
+            except ConnectionFailedError as error:
                 failure = error
                 if self.clock.monotonic_ms() >= until_ms:
                     self._note_silence(address)
@@ -232,11 +235,18 @@ class Cluster:
                 return self._spare
         raise failure
 
+    def reachability(self, address: Address) -> Reachability:
+        """What the broker there has done lately."""
+        known = self._reachable.get(address)
+        if known is None:
+            known = self._reachable[address] = Reachability(self.settings.reconnect_backoff)
+        return known
+
     def _was_silent(self, address: Address) -> bool:
-        return self._silent_until_ms.get(address, 0) > self.clock.monotonic_ms()
+        return self.reachability(address).was_silent(self.clock.monotonic_ms())
 
     def _note_silence(self, address: Address) -> None:
-        self._silent_until_ms[address] = self.clock.monotonic_ms() + SILENCE_MS
+        self.reachability(address).on_silence(self.clock.monotonic_ms())
 
     # ------------------------------------------------------------------ offsets
     def list_offsets(
@@ -260,7 +270,7 @@ class Cluster:
                     self._list_offsets_of(broker_id, wanted, found, read_committed=read_committed, deadline_ms=until_ms)
                 except RetriableError as error:
                     failure = error
-                except ConnectionFailed as error:
+                except ConnectionFailedError as error:
                     for partition in wanted:
                         self.forget(partition.topic)
                     failure = RetriableError(str(error))
@@ -279,7 +289,7 @@ class Cluster:
         read_committed: bool,
         deadline_ms: int,
     ) -> None:
-        """Ask one leader; what it tells is added to `found`. Errors: RetriableError, ConnectionFailed, ClusterError."""
+        """Ask one leader; what it tells is added to `found`. Errors: RetriableError, ConnectionFailedError, ClusterError."""
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for (topic, partition), timestamp in wanted.items():
             topics.setdefault(topic, []).append(ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
@@ -289,7 +299,7 @@ class Cluster:
             topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
             timeout_ms=max(deadline_ms - self.clock.monotonic_ms(), 1),
         )
-        answer = self.connection_to(broker_id, deadline_ms).request(ApiKey.LIST_OFFSETS, request, deadline_ms)
+        answer = self.connection_to(broker_id, deadline_ms).request(request, deadline_ms)
         failure: RetriableError | None = None
         for name, one in ((topic.name, one) for topic in answer.topics for one in topic.partitions):
             told = TopicPartition(name, one.partition_index)

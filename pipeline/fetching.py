@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from lowtide.admin.errors import ConnectionFailedError
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError, RetriableError
-from lowtide.pipeline.connection import ConnectionFailed
 from lowtide.pipeline.ranges import OffsetRange
-from lowtide.protocol.api_keys import TOPIC_IDS_SINCE, ApiKey
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from lowtide.protocol.record_columns import Appended, ColumnLimits, RecordColumns, Wanted, append_batches
@@ -140,7 +140,7 @@ class RangeReader:
     def _fetch(self, deadline_ms: int) -> PartitionData:
         """Ask the leader once. An answer may have no records: the high watermark of a new leader isn't known yet.
 
-        Errors: RetriableError, ConnectionFailed, DataLossError, MissingTopicsError, ClusterError.
+        Errors: RetriableError, ConnectionFailedError, DataLossError, MissingTopicsError, ClusterError.
         """
         leader = self._cluster.leader_of(self._partition, deadline_ms)
         if not self._is_meant():
@@ -165,8 +165,8 @@ class RangeReader:
         newest = None if self._topic_id != ZERO_TOPIC_ID else TOPIC_IDS_SINCE - 1
         try:
             connection = self._cluster.connection_to(leader.broker_id, deadline_ms)
-            answer: FetchResponse = connection.request(ApiKey.FETCH, request, deadline_ms, newest)
-        except ConnectionFailed:
+            answer: FetchResponse = connection.request(request, deadline_ms, newest)
+        except ConnectionFailedError:
             # Until there is another leader, metadata name the one that is gone: ask each time.
             self._cluster.forget(self._partition.topic)
             raise

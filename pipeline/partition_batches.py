@@ -24,7 +24,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from lowtide.admin.errors import code_name, is_retriable
+from lowtide.admin.errors import code_name
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION
 from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId, TopicPartition

@@ -16,15 +16,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from lowtide.admin.errors import code_name, is_retriable
-from lowtide.admin.patience import reconnect_backoff_ms, retry_backoff_ms
+from lowtide.admin.blocking_connection import BlockingConnection
+from lowtide.admin.errors import ConnectionFailedError, code_name
 from lowtide.pipeline.cluster import Cluster, ClusterError, RetriableError
-from lowtide.pipeline.connection import BrokerConnection, ConnectionFailed
 from lowtide.pipeline.outbox import Answer, Outbox
 from lowtide.pipeline.partition_batches import ProduceError, ProducerBatch
 from lowtide.pipeline.producer_settings import ProducerSettings
 from lowtide.pipeline.smaller_batches import split_batch
-from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.client.retries import Reachability, is_retriable
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -52,15 +51,8 @@ class _Sent(NamedTuple):
 class _Link:
     """The connection to one leader, and what was sent over it."""
 
-    connection: BrokerConnection
+    connection: BlockingConnection
     sent: deque[_Sent]
-
-
-class _Unreachable(NamedTuple):
-    """A broker to which no connection could be made."""
-
-    failures: int
-    until_ms: int
 
 
 class Producer:
@@ -76,12 +68,12 @@ class Producer:
         self._is_stale = False
         self._metadata_not_before_ms = 0
         self._metadata_failures = 0
-        self._unreachable: dict[BrokerId, _Unreachable] = {}
+        self._reachable: dict[BrokerId, Reachability] = {}
         self._last_use_ms = self._clock.monotonic_ms()
 
     def _rest_ms(self, failures: int) -> int:
         """How long to rest after so many failures in a row (from 1)."""
-        return max(retry_backoff_ms(failures, self.settings.client, self.cluster.random), 1)
+        return max(self.settings.client.retry_backoff.rest_ms(failures, self.cluster.random.uniform(-1, 1)), 1)
 
     @property
     def acknowledged_records(self) -> int:
@@ -178,25 +170,23 @@ class Producer:
             deadline_ms = now_ms + timeout_ms + SLACK_MS
             link.sent.append(_Sent(batches, deadline_ms))
             try:
-                link.connection.send(ApiKey.PRODUCE, _request(batches, timeout_ms), deadline_ms, newest=TOPICS_BY_NAME)
-            except ConnectionFailed as error:
+                link.connection.send(_request(batches, timeout_ms), deadline_ms, newest=TOPICS_BY_NAME)
+            except ConnectionFailedError as error:
                 self._lose(broker, str(error))
                 return
 
     def _connect(self, broker: BrokerId, now_ms: int) -> _Link | None:
         """A link to a broker; None while it can't be reached. Errors: TlsError, AuthenticationFailedError."""
-        before = self._unreachable.get(broker, _Unreachable(0, 0))
-        if now_ms < before.until_ms:
+        reachability = self._reachable.setdefault(broker, Reachability(self.settings.client.reconnect_backoff))
+        if reachability.wait_ms(now_ms):
             return None
         try:
             connection = self.cluster.connection_to(broker, now_ms + self.settings.client.request_timeout_ms)
-        except (ConnectionFailed, RetriableError):
-            failures = before.failures + 1
-            rest_ms = reconnect_backoff_ms(failures, self.settings.client, self.cluster.random)
-            self._unreachable[broker] = _Unreachable(failures, self._clock.monotonic_ms() + rest_ms)
+        except (ConnectionFailedError, RetriableError):
+            reachability.on_failure(self._clock.monotonic_ms(), self.cluster.random.uniform(-1, 1))
             self._is_stale = True
             return None
-        self._unreachable.pop(broker, None)
+        reachability.on_success()
         link = self._links[broker] = _Link(connection=connection, sent=deque())
         return link
 
@@ -209,11 +199,11 @@ class Producer:
         for broker, link in waiting.items():
             brokers[link.connection.fileno()] = broker
             poll.register(link.connection.fileno(), select.POLLIN)
-            wait_ms = 0 if link.connection.has_decrypted else min(wait_ms, max(0, link.sent[0].deadline_ms - now_ms))
+            wait_ms = 0 if link.connection.has_received else min(wait_ms, max(0, link.sent[0].deadline_ms - now_ms))
         here = {brokers[fileno] for fileno, _ in poll.poll(wait_ms)}
         for broker, link in waiting.items():
             now_ms = self._clock.monotonic_ms()
-            if broker in here or link.connection.has_decrypted:
+            if broker in here or link.connection.has_received:
                 self._take_answer(broker, link)
             elif now_ms >= link.sent[0].deadline_ms:
                 self._lose(broker, f"broker {link.connection.address}: it didn't answer in time")
@@ -221,7 +211,7 @@ class Producer:
     def _take_answer(self, broker: BrokerId, link: _Link) -> None:
         try:
             answer: ProduceResponse = link.connection.receive(link.sent[0].deadline_ms)
-        except ConnectionFailed as error:
+        except ConnectionFailedError as error:
             self._lose(broker, str(error))
             return
         sent = link.sent.popleft()
@@ -258,7 +248,7 @@ class Producer:
         self._pause(min(self._metadata_not_before_ms, deadline_ms))
         try:
             answer = self.cluster.ask_metadata(self._topics, deadline_ms, may_create=True)
-        except ConnectionFailed:
+        except ConnectionFailedError:
             self._is_stale = True
         if self._is_stale or any(topic.error_code for topic in answer.topics):
             self._metadata_failures += 1
@@ -287,7 +277,7 @@ class Producer:
 
         def attempt(until_ms: int) -> tuple[ProducerId, int]:
             nonlocal code
-            answer = self.cluster.ask_any(ApiKey.INIT_PRODUCER_ID, request, until_ms)
+            answer = self.cluster.ask_any(request, until_ms)
             code = answer.error_code
             if code == ErrorCode.NONE:
                 return answer.producer_id, answer.producer_epoch

@@ -26,8 +26,9 @@ from lowtide.admin import (
     UnsupportedVersionError,
 )
 from lowtide.admin.arguments import named
-from lowtide.admin.errors import code_name, is_retriable
+from lowtide.admin.errors import code_name
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from lowtide.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateResponse

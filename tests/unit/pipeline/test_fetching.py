@@ -35,7 +35,7 @@ class LateCluster(Cluster):
     def connection_to(self, broker_id, deadline_ms):
         return self
 
-    def request(self, api_key, message, deadline_ms, newest):
+    def request(self, message, deadline_ms, newest):
         told = PartitionData(partition_index=0, error_code=0, high_watermark=1, aborted_transactions=None, records=build_batch(ROWS))
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[told])])
 

@@ -1,0 +1,181 @@
+"""The conversation with which a connection begins: versions, login, refusals, and every pair of state and event."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from lowtide.protocol.api_keys import API_ASKED, ApiKey
+from lowtide.protocol.client.opening import Ask, Event, Opening, Session, State, Step
+from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.client.versions import Refusal, Refused
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+PLAIN = SaslSettings(mechanism="PLAIN", username="u", password="p")
+SCRAM = SaslSettings(mechanism="SCRAM-SHA-256", username="u", password="p")
+MECHANISMS = SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+LOGGED_IN = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=10_000)
+
+
+def versions(but: dict[ApiKey, tuple[int, int]] | None = None) -> ApiVersionsResponse:
+    ranges = {key: (spec.min_version, spec.max_version) for key, spec in API_ASKED.items()} | (but or {})
+    return ApiVersionsResponse(error_code=0, api_keys=[ApiVersion(api_key=k, min_version=a, max_version=b) for k, (a, b) in ranges.items()])
+
+
+def play(sasl: SaslSettings | None, *answers: Any) -> tuple[list[Ask], Step]:
+    """The requests, and the step that isn't one."""
+    opening = Opening(sasl, "nonce")
+    asked: list[Ask] = []
+    step = opening.begin()
+    for answer in answers:
+        assert isinstance(step, Ask), "it asks for no more"
+        asked.append(step)
+        step = opening.on_answer(answer)
+    assert not isinstance(step, Ask), "it asks for more"
+    return asked, step
+
+
+def session_of(*answers: Any) -> Session:
+    _, step = play(None, *answers)
+    assert isinstance(step, Session)
+    return step
+
+
+def test_versions_are_asked_for_and_nothing_else_without_sasl():
+    asked, session = play(None, versions())
+    assert [type(ask.request) for ask in asked] == [ApiVersionsRequest]
+    assert isinstance(session, Session)
+    assert session.versions.choose(SaslAuthenticateRequest) == 2
+    assert session.usable_ms is None
+
+
+def test_a_broker_that_is_older_is_asked_in_the_oldest_version():
+    asked, _ = play(None, ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[]), versions())
+    assert [ask.version for ask in asked] == [4, 0]
+
+
+def test_a_version_is_one_that_both_speak():
+    spoken = session_of(versions({ApiKey.METADATA: (3, 7), ApiKey.FETCH: (90, 99), ApiKey.PRODUCE: (0, -1)})).versions
+    kinds = {key: spec.request for key, spec in API_ASKED.items()}
+    assert spoken.choose(kinds[ApiKey.METADATA]) == 7
+    assert spoken.choose(kinds[ApiKey.METADATA], at_most=5) == 5
+    for key, at_least, words in (
+        (ApiKey.METADATA, 8, "the broker speaks Metadata in versions 3 to 7, and what was asked for needs one of 8 to 13"),
+        (ApiKey.FETCH, 0, "the broker speaks Fetch in versions 90 to 99, and what was asked for needs one of 4 to 18"),
+        (ApiKey.PRODUCE, 0, "the broker doesn't have Produce"),
+    ):
+        assert spoken.choose(kinds[key], at_least=at_least) == Refused(Refusal.VERSION, words)
+
+
+@pytest.mark.parametrize("low", range(6))
+@pytest.mark.parametrize("high", range(6))
+@pytest.mark.parametrize("at_least", [0, 2, 4])
+def test_the_chosen_version_is_in_both_ranges_and_the_highest(low: int, high: int, at_least: int):
+    """Against the definition, for a request of versions 0 to 2 (SaslAuthenticate) and every range that a broker may give."""
+    spoken = session_of(versions({ApiKey.SASL_AUTHENTICATE: (low, high)})).versions
+    both = {version for version in range(low, high + 1) if at_least <= version <= 2}
+    chosen = spoken.choose(SaslAuthenticateRequest, at_least=at_least)
+    assert chosen == max(both) if both else isinstance(chosen, Refused)
+
+
+def test_logging_in():
+    asked, session = play(PLAIN, versions(), MECHANISMS, LOGGED_IN)
+    assert asked[1].request == SaslHandshakeRequest(mechanism="PLAIN")
+    assert asked[2].request == SaslAuthenticateRequest(auth_bytes=b"\0u\0p")
+    assert isinstance(session, Session)
+    assert session.usable_ms == 8500
+
+
+@pytest.mark.parametrize(
+    ("sasl", "answers", "kind", "words"),
+    [
+        (PLAIN, [SaslHandshakeResponse(error_code=33, mechanisms=["A", "B"])], Refusal.AUTHENTICATION, "mechanism PLAIN; it has A, B"),
+        (PLAIN, [SaslHandshakeResponse(error_code=34, mechanisms=[])], Refusal.AUTHENTICATION, "knows no SASL"),
+        (PLAIN, [SaslHandshakeResponse(error_code=-1, mechanisms=[])], Refusal.ANSWER, "SaslHandshake was refused"),
+        (
+            PLAIN,
+            [MECHANISMS, SaslAuthenticateResponse(error_code=58, error_message="Bad password", auth_bytes=b"")],
+            Refusal.AUTHENTICATION,
+            "u can't log in by PLAIN: Bad password",
+        ),
+        (SCRAM, [MECHANISMS, LOGGED_IN], Refusal.AUTHENTICATION, "isn't a SCRAM message"),
+        (SaslSettings(mechanism="GSSAPI"), [], Refusal.AUTHENTICATION, "not supported yet"),
+        (SaslSettings(mechanism="PLAIN", username="a\0b"), [MECHANISMS], Refusal.AUTHENTICATION, "zero character"),
+    ],
+)
+def test_being_refused(sasl: SaslSettings, answers: list[Any], kind: Refusal, words: str):
+    _, refused = play(sasl, versions(), *answers)
+    assert isinstance(refused, Refused)
+    assert refused.kind is kind
+    assert words in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("sasl", "answer", "kind", "words"),
+    [
+        (None, ApiVersionsResponse(error_code=34, api_keys=[]), Refusal.AUTHENTICATION, "set security.protocol to SASL_PLAINTEXT"),
+        (None, ApiVersionsResponse(error_code=-1, api_keys=[]), Refusal.ANSWER, "didn't tell its versions"),
+        (PLAIN, ("SASL_HANDSHAKE", (0, -1)), Refusal.AUTHENTICATION, "knows no SASL: security.protocol"),
+        (PLAIN, ("SASL_HANDSHAKE", (0, 0)), Refusal.VERSION, "SaslHandshake in versions 0 to 0"),
+    ],
+)
+def test_a_broker_that_can_not_be_talked_to(sasl: SaslSettings | None, answer: Any, kind: Refusal, words: str):
+    answered = versions({ApiKey[answer[0]]: answer[1]}) if isinstance(answer, tuple) else answer
+    _, refused = play(sasl, answered)
+    assert isinstance(refused, Refused)
+    assert (refused.kind, words in refused.reason) == (kind, True)
+
+
+# ---------------------------------------------------------------------- states and events
+ACCEPTED = {
+    State.ASKING_VERSIONS: State.CHOOSING_MECHANISM,
+    State.ASKING_OLD_VERSIONS: State.CHOOSING_MECHANISM,
+    State.CHOOSING_MECHANISM: State.LOGGING_IN,
+    State.LOGGING_IN: State.OPEN,
+}
+CODES = {event: ErrorCode.UNKNOWN_SERVER_ERROR if event is Event.OTHER else event.value for event in Event}
+
+
+def answer_with(state: State, code: int) -> Any:
+    if state is State.CHOOSING_MECHANISM:
+        return SaslHandshakeResponse(error_code=code, mechanisms=[])
+    if state is State.LOGGING_IN:
+        return SaslAuthenticateResponse(error_code=code, error_message=None, auth_bytes=b"")
+    return versions() if code == ErrorCode.NONE else ApiVersionsResponse(error_code=code, api_keys=[])
+
+
+def opening_at(state: State) -> Opening:
+    opening = Opening(PLAIN)
+    if state is State.ASKING_OLD_VERSIONS:
+        opening.on_answer(answer_with(opening.state, ErrorCode.UNSUPPORTED_VERSION))
+    elif state is State.REFUSED:
+        opening.on_answer(answer_with(opening.state, ErrorCode.UNKNOWN_SERVER_ERROR))
+    while opening.state is not state:
+        opening.on_answer(answer_with(opening.state, ErrorCode.NONE))
+    return opening
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
+def test_every_pair_of_state_and_event(state: State, event: Event):
+    opening = opening_at(state)
+    answer = answer_with(state, CODES[event])
+    if state not in ACCEPTED:
+        with pytest.raises(AssertionError):
+            opening.on_answer(answer)
+        assert opening.state is state
+        return
+    step = opening.on_answer(answer)
+    if event is Event.ACCEPTED:
+        expected = ACCEPTED[state]
+    elif (state, event) == (State.ASKING_VERSIONS, Event.UNSUPPORTED_VERSION):
+        expected = State.ASKING_OLD_VERSIONS
+    else:
+        expected = State.REFUSED
+    assert opening.state is expected
+    assert type(step) is {State.OPEN: Session, State.REFUSED: Refused}.get(expected, Ask)
+    assert set(Opening.TABLE) == set(itertools.product(ACCEPTED, Event))

@@ -1,0 +1,155 @@
+"""SASL as a client: the exchanges of the RFCs byte for byte, brokers that cheat, and every pair of state and event."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import itertools
+
+import pytest
+
+from lowtide.protocol.client.sasl import ITERATIONS_MAX, Event, SaslError, SaslExchange, SaslSettings, State
+
+PENCIL = SaslSettings(mechanism="SCRAM-SHA-256", username="user", password="pencil")
+
+
+CHALLENGE = b"r=abcd,s=c2FsdA==,i=4096"
+
+
+def ended(exchange: SaslExchange, received: bytes) -> bool:
+    return exchange.step(received) is None and exchange.state is State.DONE
+
+
+def test_plain_is_the_token_of_rfc_4616():
+    exchange = SaslExchange(SaslSettings(mechanism="PLAIN", username="tim", password="tanstaaftanstaaf"), "n")
+    assert exchange.step(None) == b"\0tim\0tanstaaftanstaaf"
+    assert ended(exchange, b"")
+    with pytest.raises(SaslError):
+        SaslExchange(SaslSettings(mechanism="PLAIN", username="a\0b", password=""), "n").step(None)
+
+
+def test_scram_is_the_exchange_of_rfc_7677():
+    """The example of its section 3, whose nonces and salt are known."""
+    exchange = SaslExchange(PENCIL, "rOprNGfwEbeRWgbNEkqO")
+    assert exchange.step(None) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    combined = b"rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    proof = exchange.step(b"r=" + combined + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+    assert proof == b"c=biws,r=" + combined + b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    assert ended(exchange, b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+@pytest.mark.parametrize(("mechanism", "name"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
+def test_scram_proves_the_password_to_who_keeps_only_its_keys(mechanism: str, name: str):
+    """A server as RFC 5802 describes one, that stores what it has to; the name needs escaping."""
+    salted = hashlib.pbkdf2_hmac(name, "pässword".encode(), b"salt", 5000)
+    stored, server_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest(), hmac.digest(salted, b"Server Key", name)
+    exchange = SaslExchange(SaslSettings(mechanism=mechanism, username="a=b,c", password="pässword"), "abc")
+    first = exchange.step(None)
+    assert first == b"n,,n=a=3Db=2Cc,r=abc"
+    challenge = b"r=abcdef,s=" + base64.b64encode(b"salt") + b",i=5000"
+    without, _, proof = (exchange.step(challenge) or b"").rpartition(b",p=")
+    signed = b",".join((first[3:], challenge, without))
+    key = bytes(left ^ right for left, right in zip(base64.b64decode(proof), hmac.digest(stored, signed, name), strict=True))
+    assert hashlib.new(name, key).digest() == stored
+    assert ended(exchange, b"v=" + base64.b64encode(hmac.digest(server_key, signed, name)))
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        b"",
+        b"r=other,s=c2FsdA==,i=4096",
+        b"r=abc,s=c2FsdA==,i=4096",
+        b"r=abcd,s=,i=4096",
+        b"r=abcd,s=c2FsdA==,i=4095",
+        b"r=abcd,s=c2FsdA==,i=%d" % (ITERATIONS_MAX + 1),
+        b"r=abcd,s=c2FsdA==,i=9999999999999999999999",
+        b"r=abcd,s=c2FsdA==,i=-5",
+        b"r=abcd,s=c2FsdA==",
+        b"r=abcd,s=*,i=4096",
+        b"m=x,r=abcd,s=c2FsdA==,i=4096",
+        b"r=abcd" * 20_000,
+    ],
+)
+def test_brokers_that_cheat_are_left(challenge: bytes):
+    """A nonce that isn't ours, too few iterations, or so many that we would compute for minutes."""
+    exchange = SaslExchange(PENCIL, "abc")
+    exchange.step(None)
+    with pytest.raises(SaslError):
+        exchange.step(challenge)
+
+
+@pytest.mark.parametrize("final", [b"v=AAAA", b"", b"x=1", b"e=invalid-proof"])
+def test_a_broker_that_does_not_know_the_password_is_left(final: bytes):
+    exchange = SaslExchange(PENCIL, "abc")
+    exchange.step(None)
+    exchange.step(CHALLENGE)
+    with pytest.raises(SaslError):
+        exchange.step(final)
+
+
+@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "GSSAPI"])
+def test_mechanisms_that_are_missing_say_so(mechanism: str):
+    with pytest.raises(SaslError, match="not supported yet"):
+        SaslExchange(SaslSettings(mechanism=mechanism), "n")
+
+
+# ---------------------------------------------------------------------- states and events
+TOKENS = {
+    Event.START: None,
+    Event.UNREADABLE: b"",
+    Event.EXTENSION: b"m=x," + CHALLENGE,
+    Event.ERROR: b"e=other-error",
+    Event.ATTRIBUTES: CHALLENGE,
+}
+"""One of each kind. None of them proves that the broker has the password."""
+
+ENDS = {
+    (State.PLAIN_BEGINS, Event.START): State.PASSWORD_SENT,
+    (State.SCRAM_BEGINS, Event.START): State.FIRST_SENT,
+    (State.PASSWORD_SENT, Event.UNREADABLE): State.DONE,
+    (State.PASSWORD_SENT, Event.EXTENSION): State.DONE,
+    (State.PASSWORD_SENT, Event.ERROR): State.DONE,
+    (State.PASSWORD_SENT, Event.ATTRIBUTES): State.DONE,
+    (State.FIRST_SENT, Event.UNREADABLE): "isn't a SCRAM message",
+    (State.FIRST_SENT, Event.EXTENSION): "extension",
+    (State.FIRST_SENT, Event.ERROR): "doesn't continue ours",
+    (State.FIRST_SENT, Event.ATTRIBUTES): State.PROOF_SENT,
+    (State.PROOF_SENT, Event.UNREADABLE): "isn't a SCRAM message",
+    (State.PROOF_SENT, Event.EXTENSION): "couldn't prove",
+    (State.PROOF_SENT, Event.ERROR): "refused the proof: other-error",
+    (State.PROOF_SENT, Event.ATTRIBUTES): "couldn't prove",
+}
+"""The state that follows, or what the error says. Other pairs are bugs of our own."""
+
+
+def exchange_at(state: State) -> SaslExchange:
+    is_plain = state in (State.PLAIN_BEGINS, State.PASSWORD_SENT, State.DONE)
+    exchange = SaslExchange(SaslSettings(mechanism="PLAIN" if is_plain else "SCRAM-SHA-512", username="u", password="p"), "abc")
+    for token in (None, b"" if is_plain else CHALLENGE):
+        if exchange.state is not state:
+            exchange.step(token)
+    assert exchange.state is state
+    return exchange
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
+def test_every_pair_of_state_and_event(state: State, event: Event):
+    exchange = exchange_at(state)
+    end = ENDS.get((state, event))
+    if isinstance(end, State):
+        exchange.step(TOKENS[event])
+        assert exchange.state is end
+    else:
+        with pytest.raises(AssertionError if end is None else SaslError, match=end):
+            exchange.step(TOKENS[event])
+        assert exchange.state is state
+    assert set(SaslExchange.TABLE) == set(ENDS)
+
+
+@pytest.mark.parametrize("length", range(len(CHALLENGE)))
+def test_a_challenge_that_is_cut_short_is_refused(length: int):
+    exchange = exchange_at(State.FIRST_SENT)
+    with pytest.raises(SaslError):
+        exchange.step(CHALLENGE[:length])
