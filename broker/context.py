@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from lowtide.broker.authorizer import ALLOW_ALL, Authorizer
 from lowtide.broker.config import BrokerConfig
@@ -18,8 +19,7 @@ from lowtide.runtime.tasks import TaskRegistry
 from lowtide.runtime.worker import Worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerContext:
+class BrokerContext(msgspec.Struct, frozen=True, kw_only=True):
     """A broker's parts, as handlers see them."""
 
     configs: BrokerConfigs

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from lowtide.broker.slices import run_in_slices
 from lowtide.runtime.clock import Clock
@@ -32,8 +33,7 @@ REMEDY: Final = (
 )
 
 
-@dataclass(slots=True)
-class _Shortage:
+class _Shortage(msgspec.Struct):
     """One directory without room."""
 
     since_ms: int

@@ -5,7 +5,7 @@ What becomes of a directory that fails later is decided by `lifecycle`; the taki
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lowtide.broker.config import BrokerConfig
 from lowtide.broker.config_topics import log_config

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX, EtcdAddress
@@ -22,8 +23,7 @@ from lowtide.runtime.worker import ThreadWorker, Worker
 from lowtide.storage.errors import StorageError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """The outside world of one broker."""
 
     loop: asyncio.AbstractEventLoop

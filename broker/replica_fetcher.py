@@ -10,9 +10,10 @@ is durable before it is reported (R1).
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from lowtide.broker.leader_questions import LeaderEpochEnd, LeaderRange, ask_epochs, ask_ranges
 from lowtide.broker.peer_client import PeerError
@@ -61,8 +62,7 @@ _SESSION_RETRIES: Final = 3
 """Sessions that are refused in a row before it rests."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetcherParts:
+class FetcherParts(msgspec.Struct, frozen=True, kw_only=True):
     """What all fetchers of a broker share."""
 
     session: MetadataSession

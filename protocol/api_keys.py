@@ -8,10 +8,11 @@ What is declared here isn't yet advertised: the table of versions that clients s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from lowtide.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -178,8 +179,7 @@ TOPIC_IDS_SINCE: Final = 13
 """The version of Produce, and of Fetch, from which topics go by their ids instead of their names (KIP-516)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiSpec:
+class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One declared API. The versions are inclusive, and the same for request and response."""
 
     key: ApiKey

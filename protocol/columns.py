@@ -16,8 +16,9 @@ Nothing here imports Arrow. A buffer that an array was made of can't grow any mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from lowtide.protocol.compression import Buffer
 
@@ -92,8 +93,7 @@ class RecordColumns:
         return size if self.headers is None else size + self.headers.size_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryInput:
+class BinaryInput(msgspec.Struct, frozen=True, kw_only=True):
     """A column of byte strings to be written: the buffers of an Arrow array, and its `offset`."""
 
     offsets: Buffer
@@ -105,8 +105,7 @@ class BinaryInput:
     """Row i is entry `first + i` of the buffers: an array that is a slice of another has its buffers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderInput:
+class HeaderInput(msgspec.Struct, frozen=True, kw_only=True):
     """Lists of headers to be written: the buffers of a list array, and the arrays of its structs' two fields.
 
     `first` of `names` and `contents` is where entry 0 of the lists' own offsets is: the struct's `offset` plus the field's.
@@ -120,8 +119,7 @@ class HeaderInput:
     first: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordRows:
+class RecordRows(msgspec.Struct, frozen=True, kw_only=True):
     """Records to be written, as columns of `row_count` rows. A column that is None is null in all rows."""
 
     row_count: int

@@ -18,7 +18,6 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -249,8 +248,7 @@ class _AbortedTransactions:
 
 
 # ------------------------------------------------------------------ columns to batches
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSettings:
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the batches of one producer have in common."""
 
     batch_bytes_max: int

@@ -23,9 +23,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
+
+import msgspec
 
 from lowtide.runtime.completions import Completions, call_all
 from lowtide.runtime.filesystem import FailureKind, FileSystem, Syncable, failure_kind, is_passing
@@ -44,8 +45,7 @@ CLOSING_RETRIES: Final = 200
 """How often it tries again at a stop: ten seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Barrier:
+class Barrier(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be durable: sync the files, then rename in order (source, target), then sync the directories.
 
     The open ones of the files stay open until the answer, for the barrier holds them.

@@ -10,8 +10,9 @@ Pure: it reads no clock. A snapshot is what metrics show, in the form of Prometh
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from lowtide.runtime.thread_usage import ThreadUsage
 
@@ -21,8 +22,7 @@ BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000
 _NS_PER_MS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramSnapshot:
+class HistogramSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A histogram at one moment: `cumulative_counts[i]` samples were at most `BOUNDS_MS[i]`; the last entry counts all."""
 
     cumulative_counts: tuple[int, ...]
@@ -82,8 +82,7 @@ class Lateness(NamedTuple):
         return self.lag_ms - self.starved_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopLagSnapshot:
+class LoopLagSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Both histograms since the start."""
 
     lag: HistogramSnapshot

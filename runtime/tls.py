@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a client needs to know for TLS. Can be pickled; files are read where the context is made, and have to exist there.
 
     `repr` shows neither keys nor passwords.

@@ -27,7 +27,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from lowtide.protocol.types import (
     LeaderEpoch,
@@ -141,15 +142,14 @@ def decode_partition_metadata(content: bytes, path: str) -> TopicId:
         raise CheckpointError(path, f"topic_id can't be read: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetaProperties:
+class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
     """What ties a log directory to one broker of one cluster."""
 
     cluster_id: str
     node_id: int
     directory_id: TopicId
     """Sixteen random bytes, made once for each directory (KIP-858); Kafka writes them as it writes topic ids."""
-    others: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Lines of the file that we don't know, kept as they are."""
 
 

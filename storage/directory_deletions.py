@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+
+import msgspec
 
 from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.storage.errors import is_passing
@@ -30,8 +31,7 @@ class NamedCheckpoint(Protocol):
         """Has it name none that is gone; then `on_written`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionHooks:
+class DeletionHooks(msgspec.Struct, frozen=True, kw_only=True):
     """What deletions ask of, and tell, their directory."""
 
     journal: Callable[[], LogStartJournal]

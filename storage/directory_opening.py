@@ -14,8 +14,9 @@ Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
@@ -34,14 +35,13 @@ class KnownTopic(NamedTuple):
     config: LogConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRequest:
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Who opens the directories, and what is known of them."""
 
     identity: Identity
     required: str | None = None
     """The directory without which nothing works."""
-    topics: Mapping[str, KnownTopic] = field(default_factory=dict)
+    topics: Mapping[str, KnownTopic] = msgspec.field(default_factory=dict)
     """By name, the topics of the cluster's metadata."""
     deleted_topics: Container[TopicId] = ()
     """Topics of which the metadata hold that they were deleted: only what is left of these may be removed."""
@@ -54,12 +54,11 @@ class OfflinePartition(NamedTuple):
     topic_id: TopicId
 
 
-@dataclass(slots=True, kw_only=True)
-class Opened:
+class Opened(msgspec.Struct, kw_only=True):
     """What came of it."""
 
-    offline: dict[TopicPartition, OfflinePartition] = field(default_factory=dict)
-    lost: dict[TopicId, str] = field(default_factory=dict)
+    offline: dict[TopicPartition, OfflinePartition] = msgspec.field(default_factory=dict)
+    lost: dict[TopicId, str] = msgspec.field(default_factory=dict)
     """Directories that this broker had, by id, of which nobody can say what is in them."""
 
 

@@ -7,7 +7,8 @@ at each time. The rest, the checkpoints and the producers, have intervals of sec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.checkpoint import ROWS_PER_STEP
@@ -20,8 +21,7 @@ from lowtide.storage.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.segment_files import RemovedSegment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepParts:
+class UpkeepParts(msgspec.Struct, frozen=True, kw_only=True):
     """What it works with: the directory's own."""
 
     logs: Mapping[TopicPartition, Log]

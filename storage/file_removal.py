@@ -15,10 +15,11 @@ import contextlib
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Final
+
+import msgspec
 
 from lowtide.protocol.types import TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
@@ -37,8 +38,7 @@ RETRY_MS: Final = 1000
 """When a piece is repeated for which a descriptor, memory or room was lacking."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Leaving:
+class Leaving(msgspec.Struct, kw_only=True):
     """A deletion of partitions that is under way: `on_done` is told when their names are free."""
 
     keys: list[TopicPartition]

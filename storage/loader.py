@@ -17,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import re
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
@@ -54,8 +55,7 @@ _NAMED_BY_OFFSET: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txninde
 _SWAPPED: Final = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex))\.swap\Z")
 
 
-@dataclass(slots=True)
-class LoadReport:
+class LoadReport(msgspec.Struct):
     """What loading a log had to mend, for one line in the log."""
 
     bytes_cut: int = 0
@@ -67,7 +67,7 @@ class LoadReport:
     indexes_rebuilt: int = 0
     epochs_rebuilt: bool = False
     restarted_at_log_start: bool = False
-    removed_files: list[str] = field(default_factory=list)
+    removed_files: list[str] = msgspec.field(default_factory=list)
 
 
 class Checked(NamedTuple):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -37,8 +36,7 @@ from lowtide.storage.segment_files import RemovedSegment
 from lowtide.storage.segment_swap import NEVER_TRUNCATED, CleanedGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningLimits:
+class CleaningLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a compaction may take."""
 
     map_bytes: int
@@ -46,8 +44,7 @@ class CleaningLimits:
     bytes_per_second: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningPlace:
+class CleaningPlace(msgspec.Struct, frozen=True, kw_only=True):
     """What it needs of the directory in which the log is."""
 
     clock: Clock

@@ -15,7 +15,8 @@ import contextlib
 import errno
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, Lock
@@ -48,8 +49,7 @@ _MAX_PARTITION = 2**31 - 1
 _FOLDER_NAME_MAX = 255
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The broker that opens a directory."""
 
     cluster_id: str
@@ -138,8 +138,7 @@ class LogDirectory:
         self._lock.release()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryListing:
+class DirectoryListing(msgspec.Struct, frozen=True, kw_only=True):
     """The folders of a log directory, by what they hold."""
 
     partitions: dict[TopicPartition, TopicId]

@@ -7,8 +7,9 @@ puts a flush off; any other failure is the directory's, unless the log is gone b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, Committer
@@ -24,8 +25,7 @@ FLUSHES_UNDER_WAY_MAX = 64
 """The same while serving."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushListener:
+class FlushListener(msgspec.Struct, frozen=True, kw_only=True):
     """Who is told what comes of flushes."""
 
     on_flushed: Callable[[Log], None]

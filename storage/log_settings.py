@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
 
 from lowtide.protocol.types import Offset
 from lowtide.runtime.clock import Clock
@@ -24,8 +25,7 @@ OnPrefixDeleted: TypeAlias = "Callable[[Log, Offset, list[RemovedSegment]], None
 """Told of a log whose start has risen, of its start before, and of the segments that left it for lying below."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogManagerSettings:
+class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the broker's configuration says about logs in general. Times in milliseconds."""
 
     recovery_point_interval_ms: int = 60_000
@@ -38,12 +38,11 @@ class LogManagerSettings:
     """`producer.id.expiration.check.interval.ms`"""
     segment_files_max: int = FILES_MAX
     """How many `.log` files may be open."""
-    default_config: LogConfig = field(default_factory=LogConfig)
+    default_config: LogConfig = msgspec.field(default_factory=LogConfig)
     """What logs are loaded with whose topics aren't known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryPorts:
+class DirectoryPorts(msgspec.Struct, frozen=True, kw_only=True):
     """The outside world of the logs of one directory, and what they share with the other directories."""
 
     filesystem: FileSystem

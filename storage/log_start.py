@@ -29,11 +29,11 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, cast
 
+import msgspec
 from crc32c import crc32c
 
 from lowtide.protocol.types import (
@@ -71,8 +71,7 @@ from lowtide.storage.log_start_loading import journal_path, load_journal
 OnDurable: TypeAlias = Callable[[OSError | None], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalHooks:
+class JournalHooks(msgspec.Struct, frozen=True, kw_only=True):
     """What a journal asks of, and tells, its owner."""
 
     topic_name: Callable[[TopicId], str | None]

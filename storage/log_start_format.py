@@ -45,9 +45,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 from crc32c import crc32c
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId
@@ -85,8 +85,7 @@ class JournalDamageError(Exception):
     """Bytes that no crash leaves behind; the text says where and what."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalHeader:
+class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What the first sector says."""
 
     capacity: int
@@ -96,8 +95,7 @@ class JournalHeader:
     """CRC-32C of Kafka's checkpoint as it was exported or adopted last; None before the first export."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalContent:
+class JournalContent(msgspec.Struct, frozen=True, kw_only=True):
     """A journal without damage."""
 
     header: JournalHeader

@@ -7,9 +7,9 @@ promise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem
@@ -35,8 +36,7 @@ from lowtide.storage.log_start_format import (
 from lowtide.storage.log_start_loading import journal_path, merge_larger, read_offsets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairReport:
+class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a repair found and did, or would do."""
 
     damage: Mapping[str, str]

@@ -15,8 +15,9 @@ Source: the models of log starts and log ends say what must hold; Kafka's Partit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
 from lowtide.runtime.committer import Barrier
@@ -29,8 +30,7 @@ from lowtide.storage.log_values import Truncation
 from lowtide.storage.offset_checkpoint import OffsetCheckpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settling:
+class _Settling(msgspec.Struct, frozen=True, kw_only=True):
     """A log that is cut in memory, and on its way to be so on the disk."""
 
     log: Log
@@ -39,8 +39,7 @@ class _Settling:
     """Whether its log start is to be written once the cut is durable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Beginning:
+class _Beginning(msgspec.Struct, frozen=True, kw_only=True):
     """A log that is to begin at another offset."""
 
     log: Log

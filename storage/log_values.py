@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -16,8 +15,7 @@ from lowtide.storage.segment_files import RemovedSegment
 _NEVER: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a topic's configuration says about its logs, by Kafka's names and with Kafka's defaults."""
 
     segment_bytes: int = 1 << 30

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
 
 from lowtide.runtime.random import Random
 
@@ -134,8 +135,7 @@ class Folder:
 Node: TypeAlias = FileNode | Folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderChange:
+class FolderChange(msgspec.Struct, frozen=True, kw_only=True):
     """One atomic change of a folder: a name added (or pointed elsewhere), a name removed, or, as a rename, both."""
 
     added: str | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 from lowtide.broker.config import BROKER_KEYS
 from lowtide.broker.config_dynamic import DYNAMIC_KEYS

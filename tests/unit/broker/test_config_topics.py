@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from lowtide.broker.config import ConfigError, load_config
 from lowtide.broker.config_keys_topics import TOPIC_KEYS

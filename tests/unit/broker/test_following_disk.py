@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from .following import Following, offsets, records, row, simulate
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from lowtide.protocol.records import ControlRecordType, iterate_records, read_batch_header
 from lowtide.runtime.filesystem import MemoryFileSystem

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from lowtide.storage.kept import Hold, Outlook, explain
 from lowtide.storage.log_values import LogConfig

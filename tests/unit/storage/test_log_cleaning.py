@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lowtide.protocol.records import (
     DELETE_HORIZON_BIT,

@@ -7,11 +7,11 @@ deletion at a time.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
