@@ -1,7 +1,7 @@
 """Whether a broker may act under its registration: lead, answer what is read, acknowledge what was written.
 
 A broker whose metadata store is elsewhere may be given up there while it runs: it was cut off, or its process slept. From before that
-moment (`metadata/session.py`, `FENCE_PART`), and while it can't show how young its image is, it answers NOT_LEADER_OR_FOLLOWER. This is
+moment (`metadata/lease.py`, `FENCE_PART`), and while it can't show how young its image is, it answers NOT_LEADER_OR_FOLLOWER. This is
 asked at each answer, not by a timer: a process that slept runs on with what it was about to do. A timer there is for those who wait: they
 are told when the fence goes up.
 

@@ -37,7 +37,7 @@ from lowtide.broker.image_lines import ImageLines
 from lowtide.broker.isr_changes import IsrChanges
 from lowtide.broker.log_directories import check_directories, check_metadata_directory, make_log_manager
 from lowtide.broker.loop_health import LoopHealth
-from lowtide.broker.membership import hand_over, registration_of, session_settings, warn_without_raft_log
+from lowtide.broker.membership import hand_over, make_session, registration_of, warn_without_raft_log
 from lowtide.broker.memory_upkeep import MemoryUpkeep
 from lowtide.broker.metadata_copies import MetadataCopies, read_copies
 from lowtide.broker.partition_administrator import controller_settings
@@ -174,15 +174,7 @@ class Broker:
         self._store = await ports.open_store(config.log_dirs[0])
         place = ports.shared_metadata or f"{config.log_dirs[0]}/{METADATA_FILE}"
         adopts = await adoption_due(self._store, ports.filesystem, config.log_dirs, place, ports.metadata_prefix)
-        self._session = MetadataSession(
-            store=self._store,
-            clock=ports.clock,
-            tasks=self._tasks,
-            random=ports.random,
-            broker_id=config.node_id,
-            settings=session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata)),
-            reconcile=self._controller_work.plan,
-        )
+        self._session = make_session(config, ports, self._store, self._tasks, self._controller_work.plan)
         self._log_manager = make_log_manager(config, ports, self._descriptors)
         try:
             remembered = {} if adopts is not Adoption.NONE else read_copies(ports.filesystem, self._log_manager.paths, self.log)

@@ -9,15 +9,21 @@ Sources: KIP-631, KIP-841; Kafka's `BrokerServer.shutdown`, which waits as long.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from lowtide.broker.config import BrokerConfig
+from lowtide.broker.ports import Ports
+from lowtide.metadata.changes import ChangePlan
+from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.lease_keeper import keeper_times
 from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, Listener
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionSettings
 from lowtide.metadata.store import MetadataStore
 from lowtide.replication.elections import is_relieved
 from lowtide.runtime.clock import Clock
+from lowtide.runtime.tasks import TaskRegistry
 
 IMAGE_AGE_PART: Final = 0.8
 """The part of `replica.lag.time.max.ms` that a broker's image may be old at most."""
@@ -39,6 +45,24 @@ def session_settings(config: BrokerConfig, *, prefix: bytes, shared: bool) -> Se
         keep_alive_ms=config.broker_heartbeat_interval_ms,
         registration_timeout_ms=config.initial_broker_registration_timeout_ms,
         image_age_ms=int(IMAGE_AGE_PART * config.replica_lag_time_max_ms) if shared else 0,
+    )
+
+
+def make_session(
+    config: BrokerConfig, ports: Ports, store: MetadataStore, tasks: TaskRegistry, reconcile: Callable[[MetadataImage], ChangePlan]
+) -> MetadataSession:
+    """The broker's session, not yet opened. Errors: OSError where the system gives no thread for its lease keeper."""
+    settings = session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata))
+    times = keeper_times(settings.time_to_live_ms, settings.keep_alive_ms)
+    return MetadataSession(
+        store=store,
+        clock=ports.clock,
+        tasks=tasks,
+        random=ports.random,
+        broker_id=config.node_id,
+        settings=settings,
+        reconcile=reconcile,
+        keeper=ports.make_lease_keeper(times) if ports.make_lease_keeper is not None else None,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX, EtcdAddress
+from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper, ThreadLeaseKeeper
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import Committer, ThreadCommitter
@@ -36,6 +37,8 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """Opens the metadata store: the one that is embedded in this log directory, or one that is elsewhere."""
     make_heavy_worker: Callable[[int], HeavyWorker] | None = None
     """Given how many processes it may have. None where nothing is compacted."""
+    make_lease_keeper: Callable[[KeeperTimes], LeaseKeeper] | None = None
+    """Makes what renews the broker's lease while the loop is held. None where the store is in the same loop."""
     shared_metadata: str = ""
     """What the metadata store is called in messages, if it is elsewhere, where other brokers have it too."""
     metadata_prefix: bytes = DEFAULT_PREFIX
@@ -69,6 +72,7 @@ def real_ports(loop: asyncio.AbstractEventLoop, etcd: EtcdAddress | None = None)
         make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}"),
         open_store=open_store,
         make_heavy_worker=lambda processes: ProcessHeavyWorker(loop, processes),
+        make_lease_keeper=None if etcd is None else lambda times: _lease_keeper(etcd, clock, times),
         shared_metadata="" if etcd is None else etcd.text,
         metadata_prefix=DEFAULT_PREFIX if etcd is None else etcd.prefix,
         open_files=open_file_limit(),
@@ -84,3 +88,9 @@ async def _open_etcd(etcd: EtcdAddress) -> OwnedStore:
         message = f"etcd as metadata store needs packages that aren't installed ({error}): pip install 'lowtide[etcd]'"
         raise MetadataStoreError(message) from error
     return await EtcdStore.open(etcd.endpoints, access=etcd.access, prefix=etcd.prefix)
+
+
+def _lease_keeper(etcd: EtcdAddress, clock: Clock, times: KeeperTimes) -> LeaseKeeper:
+    from lowtide.metadata.etcd_renewer import EtcdRenewer  # noqa: PLC0415 - as above; the store was opened before.
+
+    return ThreadLeaseKeeper(clock, times, EtcdRenewer(etcd.endpoints, etcd.access))

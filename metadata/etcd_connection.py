@@ -47,7 +47,7 @@ MAX_MESSAGE_BYTES: Final = 256 << 20
 
 assert max(PAGE_KEYS, MAX_TRANSACTION_OPERATIONS) * MAX_TRANSACTION_BYTES < MAX_MESSAGE_BYTES
 
-_OPTIONS: Final = (
+CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.enable_retries", 0),  # A transaction that gRPC sends again by itself may be applied twice.
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -61,7 +61,7 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # A new channel is a new connection, without the back-off of earlier ones.
 )
 
-_METADATA: Final = (("hasleader", "true"),)
+CALL_METADATA: Final = (("hasleader", "true"),)
 """A member without a leader refuses at once, and ends its watches, instead of being silent."""
 
 _LINEARIZABLE: Final = frozenset({"KV/Range", "KV/Txn"})
@@ -127,11 +127,11 @@ class _Link:
         self.number = number
         self.endpoint = endpoint
         self.is_checked = False
-        if access.ca:
-            credentials = grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None)
-            self.channel = aio.secure_channel(endpoint, credentials, options=_OPTIONS)
+        credentials = tls_credentials(access)
+        if credentials is None:
+            self.channel = aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         else:
-            self.channel = aio.insecure_channel(endpoint, options=_OPTIONS)
+            self.channel = aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
 
 
 class Stream(Generic[T]):
@@ -297,7 +297,7 @@ class EtcdConnection:
         self._token, self._needs_token = "", bool(self._access.user)
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (*_METADATA, ("token", self._token)) if self._token else _METADATA
+        return (*CALL_METADATA, ("token", self._token)) if self._token else CALL_METADATA
 
     async def _connected(self) -> _Link:
         """The connection, once it stands and etcd knows who we are."""
@@ -367,6 +367,11 @@ class EtcdConnection:
 
     def _link_to(self, number: int) -> _Link:
         return _Link(number, self.endpoints[number], self._access)
+
+
+def tls_credentials(access: EtcdAccess) -> grpc.ChannelCredentials | None:
+    """What TLS is spoken with; None where it isn't."""
+    return grpc.ssl_channel_credentials(access.ca, access.key or None, access.certificate or None) if access.ca else None
 
 
 def _failure(endpoint: str, error: BaseException) -> CallFailedError:

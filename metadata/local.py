@@ -41,6 +41,10 @@ STALL_MS: Final = 500
 """A lease timer that fires later than this shows that the process stood still (SIGSTOP, suspended laptop, swapping): its sessions
 could not renew, so all leases begin anew. A session counts its own fencing from what it sent, so a longer lease is safe."""
 
+GRACE_MS: Final = 50
+"""How long a lease whose time is over may still be renewed. A loop that was held rings the timers of leases before it serves the
+sessions that renew them: those get a turn first."""
+
 MAX_WATCH_BATCHES: Final = 256
 """Batches that a watch takes from the history at once."""
 
@@ -283,19 +287,37 @@ class LocalStore:
             if self._lease_timer_at_ms <= deadline_ms:
                 return
             self._lease_timer.cancel()
-        self._lease_timer_at_ms = deadline_ms
-        delay_ms = max(0, deadline_ms - self._clock.monotonic_ms()) + 1  # Not before: a loop's time may be a little behind the clock's.
-        self._lease_timer = self._loop.call_later(delay_ms / 1000, self._on_lease_timer, context=self._context)
+        self._set_lease_timer(deadline_ms, self._on_lease_timer)
+
+    def _set_lease_timer(self, at_ms: int, then: Callable[[], None]) -> None:
+        self._lease_timer_at_ms = at_ms
+        delay_ms = max(0, at_ms - self._clock.monotonic_ms()) + 1  # Not before: a loop's time may be a little behind the clock's.
+        self._lease_timer = self._loop.call_later(delay_ms / 1000, then, context=self._context)
 
     def _on_lease_timer(self) -> None:
+        """The time of a lease may be over. If it is, whoever holds it gets a turn to renew it."""
         self._lease_timer = None
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._lease_timer_at_ms > STALL_MS:
-            self._engine.restart_leases(now_ms)
-        for lease in self._engine.expired_leases(now_ms):
-            self._engine.begin_lease_end(lease)
-            self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))
+        if not self._has_stalled(now_ms) and self._engine.expired_leases(now_ms):
+            self._set_lease_timer(now_ms + GRACE_MS, self._end_leases)
+        else:
+            self._arm_lease_timer()
+
+    def _end_leases(self) -> None:
+        self._lease_timer = None
+        now_ms = self._clock.monotonic_ms()
+        if not self._has_stalled(now_ms):
+            for lease in self._engine.expired_leases(now_ms - GRACE_MS):
+                self._engine.begin_lease_end(lease)
+                self._submit(_Waiting(self._loop.create_future(), ended_lease=lease))
         self._arm_lease_timer()
+
+    def _has_stalled(self, now_ms: int) -> bool:
+        """Whether the lease timer rang much too late; then all leases begin again."""
+        if now_ms - self._lease_timer_at_ms <= STALL_MS:
+            return False
+        self._engine.restart_leases(now_ms)
+        return True
 
     def _retry_lease_end(self, lease: LeaseId) -> None:
         if not self._closed and self._failed is None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,6 +31,7 @@ from lowtide.metadata.errors import (
     StoreWentBackError,
 )
 from lowtide.metadata.image_follower import ImageFollower
+from lowtide.metadata.lease import HeldLease
 from lowtide.metadata.records import ControllerRecord, encode
 from lowtide.metadata.registration import BrokerRegistration, LogDirectories, NoDirectories, Registrar
 from lowtide.metadata.store import (
@@ -40,14 +41,13 @@ from lowtide.metadata.store import (
     Compare,
     Get,
     LeaseGoneError,
-    LeaseId,
     MetadataStore,
     Put,
     Revision,
     UnavailableError,
 )
 from lowtide.metadata.store_guard import StoreGuard
-from lowtide.metadata.writer import FencedWriter, Retry, is_set_within
+from lowtide.metadata.writer import FencedWriter, Retry
 from lowtide.protocol.types import topic_id_text
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from lowtide.metadata.image import ImageDelta, MetadataImage
     from lowtide.metadata.image_follower import CopyKeeper, ImageListener
+    from lowtide.metadata.lease_keeper import LeaseKeeper
     from lowtide.metadata.metadata_copy import MetadataCopy
     from lowtide.protocol.types import BrokerEpoch, BrokerId
     from lowtide.runtime.clock import Clock
@@ -62,10 +63,6 @@ if TYPE_CHECKING:
     from lowtide.runtime.tasks import TaskRegistry
 
     Reconcile = Callable[[MetadataImage], ChangePlan]
-
-FENCE_PART: Final = 0.8
-"""The part of the lease's time after which a broker that could not renew takes itself for fenced. The store counts from when it
-received the renewal, the broker from when it sent it, so with clocks of about the same rate the broker always stops first."""
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -96,8 +93,12 @@ class MetadataSession:
         broker_id: BrokerId,
         settings: SessionSettings | None = None,
         reconcile: Reconcile | None = None,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
-        """`reconcile` says, whenever brokers came or went while this one is controller, what must be changed; it may be asked often."""
+        """`reconcile` says, whenever brokers came or went while this one is controller, what must be changed; it may be asked often.
+
+        `keeper` renews the lease while the loop is held. It is closed with the session.
+        """
         self._store = store
         self._clock = clock
         self._tasks = tasks
@@ -119,11 +120,11 @@ class MetadataSession:
             follower=self._follower,
         )
         self._store_guard = StoreGuard(store, self._follower, self._prefix, broker_id, random, clock)
-        self._lease: LeaseId = NO_LEASE
-        self._alive_until_ms = 0
+        self._lease = HeldLease(
+            store, clock, time_to_live_ms=self._settings.time_to_live_ms, keep_alive_ms=self._settings.keep_alive_ms, keeper=keeper
+        )
         self._offline: Replicas = {}
         self._stops = False
-        self._lost = asyncio.Event()
         self._wishes = asyncio.Event()
         self._controller_work = asyncio.Event()
         self._registration_listeners: list[Callable[[], None]] = []
@@ -156,7 +157,8 @@ class MetadataSession:
     def fenced_from_ms(self) -> int:
         """When this broker is fenced (monotonic), unless its lease is renewed, or its image shown to be young, before that."""
         age_ms = self._settings.image_age_ms
-        return min(self._alive_until_ms, self._follower.shown_ms + age_ms) if age_ms else self._alive_until_ms
+        alive_until_ms = self._lease.alive_until_ms
+        return min(alive_until_ms, self._follower.shown_ms + age_ms) if age_ms else alive_until_ms
 
     @property
     def is_fenced(self) -> bool:
@@ -230,6 +232,7 @@ class MetadataSession:
         give_up_ms = self._clock.monotonic_ms() + self._settings.registration_timeout_ms
         await self._register(give_up_ms)
         self._spawn(self._hold_lease, "lease")
+        self._spawn(self._lease.tick, "tick")
         self._spawn(self._tell_wishes, "wishes")
         if self._settings.image_age_ms:
             self._spawn(self._follower.prove_age, "age")
@@ -258,12 +261,13 @@ class MetadataSession:
 
     async def close(self) -> None:
         """Leave the cluster: stop following, end the lease. The store stays open."""
+        lease = self._lease.close()
         self._follower.end(f"the session of broker {self.broker_id} is closed")
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
-        lease, self._lease, self.broker_epoch = self._lease, NO_LEASE, 0
+        self.broker_epoch = 0
         if lease != NO_LEASE and not self.refused:
             with suppress(UnavailableError, AmbiguousError, InconsistentClusterError):
                 await self._store.lease_revoke(lease)
@@ -347,8 +351,7 @@ class MetadataSession:
         except InconsistentClusterError as error:
             await self._on_refused(error)
             raise
-        self._lost.clear()
-        self._lease, self._alive_until_ms = registered.lease, self._alive_until(registered.sent_ms)
+        self._lease.begin(registered.lease, registered.sent_ms)
         self._follower.note_revision(registered.epoch, registered.sent_ms)
         self._set_epoch(registered.epoch)
         self._wishes.set()
@@ -356,41 +359,23 @@ class MetadataSession:
 
     def _set_epoch(self, epoch: BrokerEpoch) -> None:
         if epoch == 0 or self.refused:
-            epoch = self._alive_until_ms = 0
+            epoch = 0
+            self._lease.end()
         if epoch != self.broker_epoch:
             self.broker_epoch = epoch
             for listener in self._registration_listeners:
                 listener()
 
-    def _alive_until(self, sent_ms: int) -> int:
-        return sent_ms + int(self._settings.time_to_live_ms * FENCE_PART)
-
     async def _hold_lease(self) -> None:
         """Renew the lease; when it is lost, register anew as a broker that knows nothing."""
         while True:
             with suppress(LeaseGoneError):
-                await self._renew_until_lost()
+                await self._lease.renew_until_lost(self._store_guard.check_connection, self._wishes.set)
             self._set_epoch(0)
             while self.broker_epoch == 0:
                 with suppress(UnavailableError, LeaseGoneError, AmbiguousError):
                     await self._register(self._clock.monotonic_ms() + self._settings.registration_timeout_ms)
             self._controller_work.set()
-
-    async def _renew_until_lost(self) -> None:
-        """Returns when the image shows that our registration is gone. Errors: LeaseGoneError."""
-        retry = Retry()
-        wait_ms = self._settings.keep_alive_ms
-        while not await is_set_within(self._lost, wait_ms):
-            sent_ms = self._clock.monotonic_ms()
-            try:
-                await self._store_guard.check_connection()
-                await self._store.lease_keep_alive(self._lease)
-            except (UnavailableError, AmbiguousError):
-                wait_ms = min(retry.next_ms(), self._settings.keep_alive_ms)
-            else:
-                self._alive_until_ms = self._alive_until(sent_ms)
-                self._wishes.set()
-                retry, wait_ms = Retry(), self._settings.keep_alive_ms
 
     def _check_registration(self) -> None:
         """Be fenced at once when an image that could show our registration doesn't."""
@@ -398,7 +383,7 @@ class MetadataSession:
             return
         if self.image.broker_epoch(self.broker_id) != self.broker_epoch:
             self._set_epoch(0)
-            self._lost.set()
+            self._lease.lost.set()
 
     async def _tell_wishes(self) -> None:
         """Write what this registration has to tell besides itself, whenever that changes."""
@@ -428,10 +413,10 @@ class MetadataSession:
     async def _tell(self, key: bytes, value: bytes) -> None:
         """Have a key say this, with our lease. Only one process writes it; the comparison is for its own attempts that come late."""
         pair = await self._store.get(self._prefix + key)
-        if pair is not None and (pair.value, pair.lease) == (value, self._lease):
+        if pair is not None and (pair.value, pair.lease) == (value, self._lease.id):
             return
         unchanged = Compare(key, "modify", "==", ABSENT if pair is None else pair.modify_revision)
-        await self.commit(ChangePlan((Step((Put(key, value, self._lease),), (unchanged,)),), needs_controller=False))
+        await self.commit(ChangePlan((Step((Put(key, value, self._lease.id),), (unchanged,)),), needs_controller=False))
 
     # Image
 
@@ -488,7 +473,7 @@ class MetadataSession:
         ]
         record = encode(ControllerRecord(self.broker_id, epoch))
         result = await self._store.transact(
-            compares, [Put(controller_key, record, self._lease), Put(epoch_key, b"%d" % epoch)], [Get(controller_key)]
+            compares, [Put(controller_key, record, self._lease.id), Put(epoch_key, b"%d" % epoch)], [Get(controller_key)]
         )
         if result.succeeded:
             await self.wait_for(result.revision)

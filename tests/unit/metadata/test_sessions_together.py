@@ -258,7 +258,7 @@ async def disturb(world: World, brokers: dict[int, Broker], random: Random) -> N
             broker.client.cut = False
             await world.until(lambda broker=broker: not broker.session.is_fenced)
             broker.session._set_epoch(0)  # Told at the same moment: early ends of leases are looked for elsewhere.
-            broker.session._lost.set()
+            broker.session._lease.lost.set()
             await world.store.lease_revoke(pair.lease)
     else:
         broker.node.kill()

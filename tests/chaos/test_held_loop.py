@@ -1,0 +1,180 @@
+"""A broker whose event loop is held by a call that blocks, with a real etcd.
+
+Shorter than its session, that costs nothing; longer, the broker is fenced.
+
+The broker runs in this process, so that a test can hold its loop; another one, in a process of its own, would lead in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.broker.config import load_config
+from lowtide.broker.lifecycle import Broker
+from lowtide.broker.ports import real_ports
+from lowtide.metadata.etcd_address import parse_address
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from lowtide.testing.client import WireClient
+from lowtide.testing.etcd import EtcdProcess, missing
+
+from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, only_row, produce_request, topic_request
+from .serving import HOST, ServeProcess
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)
+
+TOPIC = "held"
+SESSION_S = 2.0
+SETTINGS = (
+    f"broker.session.timeout.ms={SESSION_S * 1000:.0f}",
+    "broker.heartbeat.interval.ms=900",
+    "auto.leader.rebalance.enable=false",
+)
+LIMIT_S = 30.0
+METADATA_VERSION = 12
+KEEPER = "lease keeper"
+
+
+class Lines:
+    """The log of the broker: which events it had."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        return lambda event, **_values: self.events.append(event)
+
+
+def hold(seconds: float) -> None:
+    """Hold the loop of whoever calls."""
+    time.sleep(seconds)
+
+
+def keepers() -> int:
+    return sum(thread.name == KEEPER for thread in threading.enumerate())
+
+
+class Scene:
+    """The broker whose loop is held, which leads a topic, and one that follows it."""
+
+    def __init__(self, broker: Broker, other: ServeProcess, etcd: EtcdProcess, lines: Lines) -> None:
+        self.broker, self.other, self.etcd, self.lines = broker, other, etcd, lines
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not await condition():
+                await asyncio.sleep(0.02)
+
+    async def leader(self) -> tuple[int, int, list[int]]:
+        """Leader, its epoch and the ISR, as the other broker has it."""
+        client = await self.other.connect()
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)
+        row = (await client.request(request, METADATA_VERSION)).topics[0].partitions[0]
+        client.close()
+        return row.leader_id, row.leader_epoch, sorted(row.isr_nodes)
+
+    async def produces(self, client: WireClient) -> bool:
+        row = only_row(await client.request(produce_request(TOPIC, 0, [b"value"]), PRODUCE_VERSION))
+        assert row.error_code in {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER}, row
+        return bool(row.error_code == ErrorCode.NONE)
+
+    @property
+    def epoch(self) -> int:
+        assert self.broker._session is not None
+        return self.broker._session.broker_epoch
+
+
+@asynccontextmanager
+async def scene(folder: Path) -> AsyncIterator[Scene]:
+    before = keepers()
+    lines = Lines()
+    with EtcdProcess(folder / "etcd") as etcd:
+        address = f"etcd://{etcd.endpoint}"
+        given = dict(setting.split("=") for setting in SETTINGS)
+        own: dict[str, Any] = {"node.id": "1", "listeners": f"PLAINTEXT://{HOST}:0", "log.dirs": str(folder / "broker-1"), **given}
+        broker = Broker(load_config(settings=own), real_ports(asyncio.get_running_loop(), parse_address(address)), lines)
+        async with ServeProcess(folder / "broker-2", "node.id=2", *SETTINGS, metadata=address) as other:
+            await broker.start()
+            try:
+                playing = Scene(broker, other, etcd, lines)
+                client = await WireClient.connect(HOST, broker.port)
+                await client.request(topic_request(TOPIC, [(1, 2)], configs={"min.insync.replicas": "2"}), CREATE_TOPICS_VERSION)
+
+                async def is_led() -> bool:
+                    leader, _, isr = await playing.leader()
+                    return leader == 1 and isr == [1, 2]
+
+                await playing.until(is_led)
+                client.close()
+                yield playing
+            finally:
+                await broker.stop()
+        assert keepers() == before, "the thread ends with its broker"
+
+
+async def test_a_hold_shorter_than_the_session_costs_neither_lease_nor_leadership(tmp_path: Path) -> None:
+    """Several in turn, begun at several moments between two heartbeats."""
+    async with scene(tmp_path) as play:
+        epoch, led = play.epoch, await play.leader()
+        client = await WireClient.connect(HOST, play.broker.port)
+        for rest_s in (0.35, 0.6, 0.85):
+            await asyncio.sleep(rest_s)
+            assert await play.produces(client)
+            hold(0.9 * SESSION_S)
+            await play.until(lambda: play.produces(client))
+            assert play.epoch == epoch
+            assert await play.leader() == led
+        client.close()
+
+
+async def test_a_hold_longer_than_the_session_is_fenced_before_it_acknowledges_anything(tmp_path: Path) -> None:
+    """What clients sent meanwhile is the first thing that the loop finds."""
+    async with scene(tmp_path) as play:
+        epoch, (_, leader_epoch, _) = play.epoch, await play.leader()
+        client = await WireClient.connect(HOST, play.broker.port)
+        assert await play.produces(client)
+        sent = client.send(produce_request(TOPIC, 0, [b"value"]), PRODUCE_VERSION)
+        hold(1.5 * SESSION_S)
+        assert only_row(await sent).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+        async def is_led_by_the_other() -> bool:
+            leader, now, _ = await play.leader()
+            return leader == 2 and now > leader_epoch
+
+        async def is_registered_again() -> bool:
+            return play.epoch > epoch
+
+        await play.until(is_led_by_the_other)
+        await play.until(is_registered_again)
+        assert not await play.produces(client)
+        client.close()
+
+
+async def test_a_keeper_comes_back_with_its_etcd(tmp_path: Path) -> None:
+    """An etcd that was away for longer than a session fences the broker; then it goes on, and so does what stands in for its loop."""
+    async with scene(tmp_path) as play:
+        epoch, led = play.epoch, await play.leader()
+        client = await WireClient.connect(HOST, play.broker.port)
+        await asyncio.to_thread(play.etcd.kill)
+
+        async def is_fenced() -> bool:
+            return not await play.produces(client)
+
+        await play.until(is_fenced)
+        await asyncio.to_thread(play.etcd.start)
+        await play.until(lambda: play.produces(client))
+        await asyncio.sleep(0.6 * SESSION_S)  # The keeper, too, has tried again.
+        hold(0.9 * SESSION_S)
+        await play.until(lambda: play.produces(client))
+        assert play.epoch == epoch
+        assert await play.leader() == led
+        client.close()
