@@ -9,18 +9,21 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lowtide.metadata.etcd_address import EtcdAccess
-from lowtide.metadata.store import AccessDeniedError, Put, UnavailableError
+from lowtide.metadata.store import AccessDeniedError, LeaseGoneError, Put, UnavailableError
 from lowtide.testing.etcd import EtcdProcess, missing
 from lowtide.testing.free_ports import free_ports
 
 from .serving import ServeProcess, run_to_end, serve_command
 
 etcd_store = pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)
+etcd_renewer = pytest.importorskip("lowtide.metadata.etcd_renewer", exc_type=ImportError)
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -83,6 +86,34 @@ async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guard
     again = store.watch(PREFIX, first.revision)
     assert [(await anext(again)).revision for _ in range(3)] == [first.revision + step for step in range(3)]
     await again.aclose()
+    await store.close()
+
+
+async def renews(renewer: Any, lease: int, *, tries: int = 3) -> bool:
+    """Whether a keeper's way to etcd renews the lease; it may fail before, as when its token has ended."""
+    for _ in range(tries):
+        with suppress(UnavailableError):
+            await asyncio.to_thread(renewer.renew, lease)
+            return True
+    return False
+
+
+async def test_a_keeper_renews_leases_with_the_same_access(guarded: EtcdProcess) -> None:
+    """Over another connection, with a token of its own, which ends; past endpoints where nobody listens."""
+    store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
+    lease = await store.lease_grant(3000)
+    await store.transact([], [Put(PREFIX + b"k", b"", lease)])
+    renewer = etcd_renewer.EtcdRenewer(["127.0.0.1:1", guarded.endpoint], ANN)
+    for _ in range(4):
+        assert await renews(renewer, lease)
+        await asyncio.sleep(1.5)
+    assert await store.get(PREFIX + b"k") is not None, "it lived for twice its time"
+    await store.lease_revoke(lease)
+    with pytest.raises(LeaseGoneError):
+        await renews(renewer, lease)
+    renewer.close()
+    with pytest.raises(UnavailableError):
+        renewer.renew(lease)
     await store.close()
 
 
@@ -175,6 +206,9 @@ async def test_certificates_on_both_sides(sealed: tuple[str, Certificates]) -> N
     batches = store.watch(PREFIX, written.revision)
     assert (await anext(batches)).revision == written.revision
     await batches.aclose()
+    renewer = etcd_renewer.EtcdRenewer([endpoint], certificates.access())
+    assert await renews(renewer, await store.lease_grant(3000))
+    renewer.close()
     await store.close()
     for access in (certificates.access(client=False), EtcdAccess()):
         with pytest.raises(UnavailableError):
