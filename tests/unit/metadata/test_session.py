@@ -322,33 +322,6 @@ def test_a_broker_fences_itself_before_the_store_gives_it_up() -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize("held_ms", [3560, 3700, 3900, 3999])
-def test_a_store_that_is_held_with_its_broker_ends_no_lease(held_ms: int) -> None:
-    """Both are in one loop, which is held for less than a session: the timer of the lease rings before the broker can renew it."""
-
-    async def scenario(world: World) -> None:
-        node = world.loop.start_node("process")
-
-        async def live() -> MetadataSession:
-            store = MemoryStore(world.disk, clock=world.clock, random=world.loop.random, loop=world.loop)
-            tasks = TaskRegistry(lambda *_: None)
-            session = MetadataSession(store=store, clock=world.clock, tasks=tasks, random=world.loop.random, broker_id=1, settings=SETTINGS)
-            await session.start(REGISTRATION)
-            return session
-
-        session = await node.spawn(live())
-        epoch, controller = session.broker_epoch, session.image.controller_revision
-        for rest_s in (0.47, 0.4, 1.3):  # Most of them begin shortly before a renewal is due.
-            await asyncio.sleep(rest_s)
-            node.pause()
-            await asyncio.sleep(held_ms / 1000)
-            node.resume()
-            await asyncio.sleep(1.0)
-            assert (session.broker_epoch, session.image.controller_revision, session.is_fenced) == (epoch, controller, False)
-
-    play(scenario)
-
-
 def test_a_lease_that_the_store_lost_is_noticed_at_once() -> None:
     """The watch tells it before the next keep-alive would: fenced at once, registered anew soon."""
 
