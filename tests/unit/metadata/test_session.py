@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lowtide.metadata import keys
+from lowtide.metadata import keys, local
 from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.engine import HISTORY_REVISIONS
 from lowtide.metadata.errors import (
@@ -20,7 +20,6 @@ from lowtide.metadata.errors import (
     SessionError,
 )
 from lowtide.metadata.image import ImageDelta, MetadataImage
-from lowtide.metadata.local import GRACE_MS
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
@@ -310,7 +309,7 @@ def test_a_broker_fences_itself_before_the_store_gives_it_up() -> None:
         assert 1 in second.session.image.brokers, "the others still take it for alive"
         assert until_fenced <= TIME_TO_LIVE_MS * 0.8 + 10
         until_gone = until_fenced + await world.until(lambda: 1 not in second.session.image.brokers)
-        assert TIME_TO_LIVE_MS - SETTINGS.keep_alive_ms - 10 <= until_gone <= TIME_TO_LIVE_MS + GRACE_MS + 10
+        assert TIME_TO_LIVE_MS - SETTINGS.keep_alive_ms - 10 <= until_gone <= TIME_TO_LIVE_MS + local.GRACE_MS + 10
         await world.until(lambda: second.session.is_controller)
         first.client.cut = False
         await world.until(lambda: not first.session.is_fenced)
