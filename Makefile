@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-CODE := admin broker cli metadata pipeline protocol replication runtime storage testing
+CODE := admin broker cli metadata pipeline protocol replication runtime simulation storage testing
 CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
 ARGS ?=
@@ -104,7 +104,7 @@ unit: $(INSTALLED) ## unit and wire tests only
 
 sim: $(INSTALLED) ## simulated brokers and clusters: SEEDS=2000 runs so many of each, SEED=7 replays one
 	@SEEDS=$(SEEDS) CLUSTER_SEEDS=20 $(BIN)/pytest -q tests/sim
-	@test -n "$${SEED:-}" || $(BIN)/python -m lowtide.testing.cluster_search --seeds $(SEEDS) --first $${FIRST_SEED:-0}
+	@test -n "$${SEED:-}" || $(BIN)/python -m lowtide.simulation.cluster_search --seeds $(SEEDS) --first $${FIRST_SEED:-0}
 
 model: $(INSTALLED) ## every order of events around deletes, for minutes: FAULTS=2 searches further
 	@FAULTS=$${FAULTS:-1} $(BIN)/pytest -q -s -o faulthandler_timeout=20000 tests/model

@@ -25,13 +25,20 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.records import build_batch
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.testing.chronicle import Chronicle
-from lowtide.testing.client import WireClient
-from lowtide.testing.machines import Machine, State
-from lowtide.testing.shared_store import SharedStore
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.client import WireClient
+from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.shared_store import SharedStore
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-SIMULATED: Final = ("bench/", "testing/", "runtime/simulated_", "runtime/filesystem/memory", "runtime/filesystem/nodes", "metadata/memory")
+SIMULATED: Final = (
+    "bench/",
+    "simulation/",
+    "runtime/simulated_",
+    "runtime/filesystem/memory",
+    "runtime/filesystem/nodes",
+    "metadata/memory",
+)
 """What stands for the world around a broker."""
 
 TOPIC: Final = "t"

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from lowtide.broker.authorizer import ALLOW_ALL, Authorizer
-from lowtide.broker.config import BrokerConfig
-from lowtide.broker.config_dynamic import BrokerConfigs
-from lowtide.broker.delayed.batch_lane import BatchLane
-from lowtide.broker.fetch_session import FetchSessionCache
-from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.config.dynamic_config import BrokerConfigs
+from lowtide.broker.partitions.fetch_session import FetchSessionCache
+from lowtide.broker.partitions.produce.batch_lane import BatchLane
+from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.session import MetadataSession
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random

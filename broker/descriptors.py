@@ -3,7 +3,7 @@
 | share | for |
 |---|---|
 | the reserve | journals, locks, checkpoints, the metadata store, recovery, compaction, connections to other brokers and etcd, accepting |
-| segments | `.log` files that are open (`storage/open_files.py`); others are opened when they are used |
+| segments | `.log` files that are open (`storage/log/open_files.py`); others are opened when they are used |
 | connections | accepted ones; `max.connections` may set less, never more |
 
 So neither partitions nor clients can take what a broker needs to go on: a broker that lacks a descriptor for its journal or its store can

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from lowtide.broker.dispatcher import Route
-    from lowtide.broker.outgoing import Part
+    from lowtide.broker.network.dispatcher import Route
+    from lowtide.broker.network.outgoing import Part
 
 ResponseT = TypeVar("ResponseT")
 

@@ -9,7 +9,7 @@ import msgspec
 from lowtide.broker.authorizer import ANONYMOUS
 
 if TYPE_CHECKING:
-    from lowtide.broker.connection import Connection
+    from lowtide.broker.network.connection import Connection
 
 
 class RequestContext(msgspec.Struct):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from lowtide.broker.config_sources import BOOTSTRAP_SERVER, COMMAND_CONFIG
+from lowtide.broker.config.sources import BOOTSTRAP_SERVER, COMMAND_CONFIG
 from lowtide.cli.outcome import CommandError, ExitCode
 from lowtide.cli.printing import Output, print_json_line, printable, remark
 from lowtide.runtime.process import environment

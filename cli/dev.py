@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from lowtide.broker.config import ConfigError, Given, load_config
+from lowtide.broker.config.broker_config import ConfigError, Given, load_config
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration
 from lowtide.cli.serve import SWITCH_INTERVAL_S
 
 if TYPE_CHECKING:
-    from lowtide.broker.local_cluster import LocalCluster
+    from lowtide.broker.lifecycle.local_cluster import LocalCluster
 
 BROKERS_MAX: Final = 20
 """More would only take each other's processor: they share one thread."""
@@ -82,9 +82,9 @@ def _run(given: Mapping[str, Given], directory: str, count: int, port: int) -> i
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as `lowtide serve` does
     import uvloop  # noqa: PLC0415  after the options are known to be good
 
-    from lowtide.broker.lifecycle import START_ERRORS  # noqa: PLC0415
-    from lowtide.broker.local_cluster import configurations_of_several  # noqa: PLC0415
-    from lowtide.broker.logs import make_logger  # noqa: PLC0415
+    from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
+    from lowtide.broker.lifecycle.local_cluster import configurations_of_several  # noqa: PLC0415
+    from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
 
     try:
         configurations = configurations_of_several(given, directory, count, first_port=port)
@@ -103,8 +103,8 @@ def _run(given: Mapping[str, Given], directory: str, count: int, port: int) -> i
 
 async def _serve(configurations: Sequence[Mapping[str, Given]], directory: str) -> int:
     """Run until SIGINT or SIGTERM, or until no broker can go on. Errors: those of `Broker.start`."""
-    from lowtide.broker.local_cluster import LocalCluster  # noqa: PLC0415
-    from lowtide.broker.logs import make_logger  # noqa: PLC0415
+    from lowtide.broker.lifecycle.local_cluster import LocalCluster  # noqa: PLC0415
+    from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
     from lowtide.runtime.long_lived import LongLived  # noqa: PLC0415
 
     long_lived = LongLived()

@@ -30,7 +30,7 @@ from lowtide.protocol.records import (
     read_control_record,
 )
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
-from lowtide.storage.segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX
+from lowtide.storage.log.segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX
 
 app = typer.Typer(add_completion=False)
 

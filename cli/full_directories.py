@@ -13,7 +13,7 @@ from lowtide.cli.retained import size
 from lowtide.protocol.types import BrokerId
 
 ROOM_MIN_BYTES: Final = 1 << 20
-"""Less is no room. Lowtide's brokers use the same figure (`broker/disk_space.py`), and tell 0 where a quota refuses writes."""
+"""Less is no room. Lowtide's brokers use the same figure (`broker/lifecycle/disk_space.py`), and tell 0 where a quota refuses writes."""
 
 TOPICS_NAMED: Final = 3
 

@@ -6,17 +6,17 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lowtide.broker.config_apis import MAX_VERSION_PREFIX, api_name
-from lowtide.broker.config_dynamic import DYNAMIC_KEYS
-from lowtide.broker.config_key import ConfigKey
-from lowtide.broker.config_keys_cluster import CLUSTER_KEYS
-from lowtide.broker.config_keys_groups import GROUP_KEYS
-from lowtide.broker.config_keys_of_groups import KEYS_OF_GROUPS
-from lowtide.broker.config_keys_own import OWN_KEYS
-from lowtide.broker.config_keys_remote import REMOTE_KEYS
-from lowtide.broker.config_keys_security import SECURITY_KEYS
-from lowtide.broker.config_keys_server import SERVER_KEYS
-from lowtide.broker.config_keys_topics import TOPIC_KEYS
+from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS
+from lowtide.broker.config.key import ConfigKey
+from lowtide.broker.config.keys_cluster import CLUSTER_KEYS
+from lowtide.broker.config.keys_groups import GROUP_KEYS
+from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
+from lowtide.broker.config.keys_own import OWN_KEYS
+from lowtide.broker.config.keys_remote import REMOTE_KEYS
+from lowtide.broker.config.keys_security import SECURITY_KEYS
+from lowtide.broker.config.keys_server import SERVER_KEYS
+from lowtide.broker.config.keys_topics import TOPIC_KEYS
+from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX, api_name
 from lowtide.protocol.api_keys import API
 
 _HEAD: Final = """\

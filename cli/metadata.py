@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
-from lowtide.broker.config import ConfigError
-from lowtide.broker.metadata_copies import COPY_FILE
+from lowtide.broker.config.broker_config import ConfigError
+from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
 from lowtide.cli.call import Call, local
 from lowtide.cli.confirmation import confirm
 from lowtide.cli.metadata_options import given_metadata
@@ -43,7 +43,7 @@ from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
 from lowtide.runtime.process import environment
 from lowtide.runtime.random import system_random
-from lowtide.storage.directory_survey import survey
+from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.errors import StorageError
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.config import ConfigError
-from lowtide.broker.config_sources import METADATA_PASSWORD, METADATA_PASSWORD_FILE, METADATA_USER
+from lowtide.broker.config.broker_config import ConfigError
+from lowtide.broker.config.sources import METADATA_PASSWORD, METADATA_PASSWORD_FILE, METADATA_USER
 from lowtide.metadata.etcd_address import EtcdAccess, EtcdAddress, parse_address
 
 _FILES: Final = ("metadata_ca", "metadata_cert", "metadata_key")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import PurePath
 
-from lowtide.broker.config import BROKER_KEYS, ConfigError, Given
-from lowtide.broker.config_apis import MAX_VERSION_PREFIX
-from lowtide.broker.config_sources import from_environment, from_properties, from_settings, merge
+from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Given
+from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX
+from lowtide.broker.config.sources import from_environment, from_properties, from_settings, merge
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.process import environment
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log_start_repair import RepairReport, repair
+from lowtide.storage.log_start.journal_repair import RepairReport, repair
 
 
 def repair_log_start(arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from lowtide import __version__
-from lowtide.broker.config import BrokerConfig, ConfigError, load_config
+from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, load_config
 from lowtide.cli.metadata_options import add_metadata, given_metadata
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration
 from lowtide.metadata.etcd_address import EtcdAddress
@@ -50,9 +50,9 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     import uvloop  # noqa: PLC0415  after the configuration is known to be good
 
-    from lowtide.broker.lifecycle import START_ERRORS  # noqa: PLC0415
-    from lowtide.broker.logs import make_logger  # noqa: PLC0415
-    from lowtide.broker.running import run_broker  # noqa: PLC0415
+    from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
+    from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
+    from lowtide.broker.lifecycle.running import run_broker  # noqa: PLC0415
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_open_file_limit()

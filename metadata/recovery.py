@@ -24,7 +24,7 @@ from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradictio
 from lowtide.metadata.records import NO_LEADER, HistoryRecord, PartitionRecord, RegistrationRecord, decode, encode
 from lowtide.metadata.store import KeyValue
 from lowtide.protocol.types import BrokerId, TopicId, topic_id_text  # Read at run time, by msgspec.
-from lowtide.storage.directory_survey import SurveyedDirectory, SurveyedReplica  # Likewise.
+from lowtide.storage.directory.directory_survey import SurveyedDirectory, SurveyedReplica  # Likewise.
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

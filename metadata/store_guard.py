@@ -13,7 +13,7 @@ remove, truncate or serve what it must not. Five things give such a store away:
 A store of another history, which a recovery has made, is for directories that the recovery knew of.
 
 Guards: what a broker was refused for, it is refused for good; only an operator's recovery takes a suspension away.
-Does not do: remembering (`broker/metadata_copies`), recovering (`recovery`).
+Does not do: remembering (`broker/lifecycle/metadata_copies`), recovering (`recovery`).
 """
 
 from __future__ import annotations

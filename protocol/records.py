@@ -29,7 +29,7 @@ epoch lie outside the CRC, so a leader may set them without touching the rest.
     >>> batch[61:].hex(" ")
     '10 00 00 00 02 6b 02 76 00'
 
-Does not judge what a producer may send: `lowtide.storage.validator` does. Magic 0 and 1 (message sets) are not read.
+Does not judge what a producer may send: `lowtide.storage.log.validator` does. Magic 0 and 1 (message sets) are not read.
 Source: KIP-98, the protocol guide's "Record Batch", Kafka's `DefaultRecordBatch` and `DefaultRecord`.
 """
 

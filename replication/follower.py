@@ -21,14 +21,14 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.follower_state import NEVER_MS
-from lowtide.storage.segment_files import RemovedSegment
+from lowtide.storage.log.segment_files import RemovedSegment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lowtide.protocol.messages.fetch import PartitionData
     from lowtide.replication.partition import Partition
-    from lowtide.storage.log import Log
+    from lowtide.storage.log.log import Log
 
 LAGGING_ERRORS: Final = frozenset(
     {

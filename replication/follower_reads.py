@@ -17,7 +17,7 @@ import msgspec
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
-    from lowtide.storage.offsets import LogOffsets
+    from lowtide.storage.log.offsets import LogOffsets
 
 NEVER_MS: Final = -(1 << 62)
 

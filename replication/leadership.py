@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage, PartitionImage
     from lowtide.metadata.store import Revision
     from lowtide.replication.in_sync_replicas import IsrProposal
-    from lowtide.storage.log import Log
+    from lowtide.storage.log.log import Log
 
 
 class Leadership:

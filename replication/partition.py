@@ -19,8 +19,8 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, Leade
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.leadership import Leadership, not_a_replica
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.validator import ValidatedBatch, ValidationRules
+from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
+from lowtide.storage.log.validator import ValidatedBatch, ValidationRules
 
 MAXIMUM_DECOMPRESSED_BYTES = 128 << 20
 """A compressed batch may not unpack to more: above the largest frame (100 MiB), far below a bomb."""

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from lowtide.broker.local_cluster import LocalCluster
+    from lowtide.broker.lifecycle.local_cluster import LocalCluster
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -169,9 +169,9 @@ class LowtideCluster:
 
     def _make(self) -> LocalCluster:
         """The brokers, as they are configured. Errors: ConfigError."""
-        from lowtide.broker.config import Given
-        from lowtide.broker.local_cluster import LocalCluster, configurations_of_several
-        from lowtide.broker.logs import quiet_logger
+        from lowtide.broker.config.broker_config import Given
+        from lowtide.broker.lifecycle.local_cluster import LocalCluster, configurations_of_several
+        from lowtide.broker.lifecycle.logger import quiet_logger
 
         given = {name: Given(text, "config") for name, text in self._config.items()}
         given.setdefault("group.initial.rebalance.delay.ms", Given("0", "the default"))

@@ -24,7 +24,7 @@ from lowtide.protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lowtide.broker.coordinator.settings import GroupSettings
+    from lowtide.broker.coordinator.group_settings import GroupSettings
     from lowtide.protocol.group_records import OffsetCommitValue
 
 

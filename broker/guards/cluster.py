@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer import CLUSTER, Operation, Resource, ResourceType, topic
-from lowtide.broker.config_requests import ResourceType as Configured
+from lowtide.broker.config.resources import ResourceType as Configured
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.broker.handlers.metadata import ALL_CLUSTER_OPERATIONS
 from lowtide.protocol.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer import Operation, group, topic
-from lowtide.broker.coordinator.consumer_heartbeats import heartbeat_failed
+from lowtide.broker.coordinator.consumer.consumer_heartbeats import heartbeat_failed
 from lowtide.broker.guards.guard import Asker, Verdict
 from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
 from lowtide.protocol.errors import ErrorCode

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer import Operation, Resource, ResourceType, group
-from lowtide.broker.coordinator.rebalancing import join_failed, sync_failed
+from lowtide.broker.coordinator.classic.rebalancing import join_failed, sync_failed
 from lowtide.broker.guards.guard import Asker, Guard, Verdict, with_rows
 from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
 from lowtide.protocol.errors import ErrorCode

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from lowtide.broker.authorizer import CLUSTER, Authorizer, Operation, Resource, topic
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.types import TopicId

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.transaction import EPOCH_BUMPS_SINCE
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

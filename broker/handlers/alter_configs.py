@@ -14,10 +14,10 @@ KIPs: 133, 226, 848.
 
 from __future__ import annotations
 
-from lowtide.broker.config_requests import ResourceType, check_keys, resource_of
-from lowtide.broker.configs import ConfigAdministrator, change_each
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.administration.config_administrator import ConfigAdministrator, change_each
+from lowtide.broker.config.resources import ResourceType, check_keys, resource_of
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.alter_configs import (
     AlterConfigsRequest,

@@ -14,10 +14,10 @@ KIPs: 455, 860.
 
 from __future__ import annotations
 
+from lowtide.broker.administration.partition_administrator import PartitionAdministrator
 from lowtide.broker.authorizer import CLUSTER, Operation
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.partition_administrator import PartitionAdministrator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_partition_reassignments import (

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.consumer_member import NOTHING, Assignment, ConsumerMember
-from lowtide.broker.coordinator.groups import Groups
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.coordinator.shard import Shard
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey

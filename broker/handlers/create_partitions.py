@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from lowtide.broker.administration.committing import check_timeout
+from lowtide.broker.administration.creation_limits import Throttle
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer import Operation, allowed_topics
-from lowtide.broker.committing import check_timeout
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.creation_limits import Throttle
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

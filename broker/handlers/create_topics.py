@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from lowtide.broker.administration.committing import check_timeout
+from lowtide.broker.administration.creation_limits import Throttle
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer import CLUSTER, Operation, allowed_topics
-from lowtide.broker.committing import check_timeout
-from lowtide.broker.config_topics import describe_topic_configs
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.creation_limits import Throttle
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.config.topic_config import describe_topic_configs
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

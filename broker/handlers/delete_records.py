@@ -23,12 +23,12 @@ from functools import partial
 from typing import Final
 
 from lowtide.broker.authorizer import Operation, allowed_topics
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.delayed.delete_records import DelayedDeleteRecords, DeleteRow
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.partitions.delayed.delete_records import DelayedDeleteRecords, DeleteRow
+from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending, answer_of, promised
-from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopicResult

@@ -13,10 +13,10 @@ KIPs: 4, 516.
 
 from __future__ import annotations
 
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer import CLUSTER, Operation, topic
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -14,11 +14,11 @@ KIPs: 430, 700, 919, 1073.
 
 from __future__ import annotations
 
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.endpoints import controller_for, endpoint_of, endpoints_for
 from lowtide.broker.handlers.metadata import ALL_CLUSTER_OPERATIONS
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.endpoints import controller_for, endpoint_of, endpoints_for
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

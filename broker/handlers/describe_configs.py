@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from lowtide.broker.config_describe import ConfigEntry
-from lowtide.broker.config_requests import RESOURCES_AT_ONCE, resource_of
-from lowtide.broker.configs import ConfigAdministrator
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.administration.config_administrator import ConfigAdministrator
+from lowtide.broker.config.described import ConfigEntry
+from lowtide.broker.config.resources import RESOURCES_AT_ONCE, resource_of
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_configs import (

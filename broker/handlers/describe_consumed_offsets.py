@@ -18,12 +18,12 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.authorizer import CLUSTER, Operation
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.consumption import PARTITIONS_PER_REQUEST
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.coordinator.survey import survey
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.survey import survey
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_consumed_offsets import DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.classic_group import ClassicGroup, GroupState, Member
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState, Member
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey

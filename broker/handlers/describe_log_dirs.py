@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_log_dirs import (
@@ -32,9 +32,9 @@ from lowtide.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from lowtide.protocol.types import TopicPartition
+from lowtide.storage.directory.log_manager import DirectoryUsage
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log import Log
-from lowtide.storage.log_manager import DirectoryUsage
+from lowtide.storage.log.log import Log
 
 _LOGS_PER_TURN = 250
 """Some two milliseconds' work."""

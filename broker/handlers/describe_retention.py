@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from lowtide.broker.authorizer import Operation, allowed_topics, group
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.consumption import PARTITIONS_PER_REQUEST, Asked, Doubt, Outcome
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.consumed import NOBODY, Consumed
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.retention import Retention, offsets_of
+from lowtide.broker.coordinator.groups.consumed import NOBODY, Consumed
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Asked, Doubt, Outcome
+from lowtide.broker.retention.log_retention import Retention, offsets_of
 from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -38,8 +38,8 @@ from lowtide.protocol.messages.describe_retention import (
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.kept import Kept, Outlook, explain
-from lowtide.storage.retention import Reason
+from lowtide.storage.log.retention_explain import Kept, Outlook, explain
+from lowtide.storage.log.retention_plan import Reason
 
 WAITING_MAX: Final = 16
 """Requests that may wait for what the groups have consumed."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.endpoints import endpoints_for, leader_for, offline_replicas
 from lowtide.broker.handlers.metadata import ALL_TOPIC_OPERATIONS
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_replicas
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey

@@ -10,10 +10,10 @@ KIPs: 664.
 
 from __future__ import annotations
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.transaction import STATE_NAMES
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.transactions.transaction import STATE_NAMES
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_transactions import (

@@ -27,17 +27,17 @@ from functools import partial
 from typing import Any
 
 from lowtide.broker.authorizer import CLUSTER, Operation, topic
-from lowtide.broker.config_keys_cluster import RACK_AWARE_SELECTOR
-from lowtide.broker.connection import RequestContext
+from lowtide.broker.config.keys_cluster import RACK_AWARE_SELECTOR
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.delayed.fetch import READ_COMMITTED, DelayedFetch, FetchOutcome, FetchReader, FetchRules, may_wait, respond
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.endpoints import MadeOnce, endpoints_for
-from lowtide.broker.fetch_session import CONSUMER, FetchPlan, FetchTarget, requested_targets
 from lowtide.broker.guards.fetching import GuardedFetchReader
-from lowtide.broker.large_requests import COUNTED_ELSEWHERE
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.endpoints import MadeOnce, endpoints_for
+from lowtide.broker.network.large_requests import COUNTED_ELSEWHERE
+from lowtide.broker.partitions.delayed.fetch import READ_COMMITTED, DelayedFetch, FetchOutcome, FetchReader, FetchRules, may_wait, respond
+from lowtide.broker.partitions.fetch_session import CONSUMER, FetchPlan, FetchTarget, requested_targets
+from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
-from lowtide.broker.replica_manager import ReplicaManager
 from lowtide.broker.slices import PARTITIONS_AT_ONCE, PARTITIONS_OF_A_STEP
 from lowtide.broker.turns import Steps
 from lowtide.metadata.session import MetadataSession

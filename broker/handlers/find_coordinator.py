@@ -18,11 +18,11 @@ from collections.abc import Generator
 from functools import partial
 from typing import cast
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.endpoints import endpoint_of
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.endpoints import endpoint_of
 from lowtide.broker.pending import Pending, answer_of, promised
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey

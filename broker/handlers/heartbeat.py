@@ -11,9 +11,9 @@ KIPs: 345.
 
 from __future__ import annotations
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -15,10 +15,10 @@ KIPs: 226, 339, 848.
 
 from __future__ import annotations
 
-from lowtide.broker.config_requests import check_keys, resource_of
-from lowtide.broker.configs import ConfigAdministrator, change_each
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.administration.config_administrator import ConfigAdministrator, change_each
+from lowtide.broker.config.resources import check_keys, resource_of
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.incremental_alter_configs import (
@@ -27,7 +27,7 @@ from lowtide.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from lowtide.replication.configs import KeyChange, Operation
+from lowtide.replication.config_changes import KeyChange, Operation
 from lowtide.replication.refusal import Refusal
 
 

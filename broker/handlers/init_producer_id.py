@@ -16,11 +16,11 @@ KIPs: 98, 360, 588.
 
 from __future__ import annotations
 
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.store import MetadataStoreError

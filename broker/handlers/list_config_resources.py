@@ -12,10 +12,10 @@ KIPs: 714, 1142.
 
 from __future__ import annotations
 
-from lowtide.broker.config_requests import ResourceType
-from lowtide.broker.configs import ConfigAdministrator
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.administration.config_administrator import ConfigAdministrator
+from lowtide.broker.config.resources import ResourceType
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_config_resources import ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse

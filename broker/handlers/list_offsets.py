@@ -21,10 +21,10 @@ from collections import Counter
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.delayed.timestamp_search import LongRow, TimestampSearches, Unfinished
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.partitions.delayed.timestamp_search import LongRow, TimestampSearches, Unfinished
 from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -38,7 +38,7 @@ from lowtide.protocol.messages.list_offsets import (
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.timestamps import Found, LongSearch, SearchOn, TimestampedOffset
+from lowtide.storage.log.timestamps import Found, LongSearch, SearchOn, TimestampedOffset
 
 LATEST = -1
 EARLIEST = -2

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lowtide.broker.authorizer import CLUSTER, Operation
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.subscription_patterns import NamePattern, PatternError
-from lowtide.broker.coordinator.transaction import STATE_NAMES, Transaction
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, PatternError
+from lowtide.broker.coordinator.transactions.transaction import STATE_NAMES, Transaction
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from operator import is_
 
-from lowtide.broker.connection import RequestContext
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.endpoints import controller_for, endpoints_for, leader_for, offline_replicas
-from lowtide.broker.replica_manager import ReplicaManager
-from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.endpoints import controller_for, endpoints_for, leader_for, offline_replicas
+from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey

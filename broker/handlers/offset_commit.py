@@ -15,11 +15,11 @@ KIPs: 211, 320, 345, 848, 1251.
 
 from __future__ import annotations
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.commit_topics import CommitTopics
-from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.groups.commit_topics import CommitTopics
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

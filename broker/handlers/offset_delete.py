@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.groups import Groups
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.coordinator.shard import Shard
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import ask_in_slices
 from lowtide.protocol.api_keys import ApiKey

@@ -11,10 +11,10 @@ KIPs: 101, 279, 320.
 
 from __future__ import annotations
 
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.dispatcher import HandlerSpec
-from lowtide.broker.replica_manager import ReplicaManager
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.offset_for_leader_epoch import (

@@ -22,17 +22,17 @@ KIPs: 98, 467, 516, 890, 951.
 
 from __future__ import annotations
 
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.coordinator.verification import TransactionVerifier
-from lowtide.broker.delayed.produce_in_slices import SlicedProduce
-from lowtide.broker.delayed.produce_slowly import SlowProduce
-from lowtide.broker.delayed.slow_batches import KeptBytes
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.partitions.produce.produce_attempt import CurrentLeaders, ProduceAttempt, ProduceParts
+from lowtide.broker.partitions.produce.produce_in_slices import SlicedProduce
+from lowtide.broker.partitions.produce.produce_rows import failed, has_transactional, once_each
+from lowtide.broker.partitions.produce.produce_slowly import SlowProduce
+from lowtide.broker.partitions.produce.slow_batches import KeptBytes
 from lowtide.broker.pending import Pending
-from lowtide.broker.produce_attempt import CurrentLeaders, ProduceAttempt, ProduceParts
-from lowtide.broker.produce_rows import failed, has_transactional, once_each
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData, TopicProduceResponse

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lowtide.broker.configs import ConfigAdministrator
+from lowtide.broker.administration.config_administrator import ConfigAdministrator
+from lowtide.broker.administration.forwarding import Refuse, Shows
+from lowtide.broker.administration.partition_administrator import PartitionAdministrator
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.dispatcher import HandlerSpec, VersionRange
-from lowtide.broker.forwarding import Refuse, Shows
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards.table import behind_guards
 from lowtide.broker.handlers import (
     add_offsets_to_txn,
@@ -58,9 +59,8 @@ from lowtide.broker.handlers import (
     unregister_broker,
     write_txn_markers,
 )
-from lowtide.broker.partition_administrator import PartitionAdministrator
-from lowtide.broker.retention import Retention
-from lowtide.broker.topics import TopicAdministrator
+from lowtide.broker.network.dispatcher import HandlerSpec, VersionRange
+from lowtide.broker.retention.log_retention import Retention
 from lowtide.protocol.api_keys import ApiKey
 
 

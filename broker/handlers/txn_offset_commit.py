@@ -18,15 +18,15 @@ KIPs: 98, 320, 447, 848, 890.
 
 from __future__ import annotations
 
-from lowtide.broker.connection import RequestContext
-from lowtide.broker.coordinator.commit_topics import CommitTopics
-from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.groups import Groups
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.coordinator.shard import Shard
-from lowtide.broker.coordinator.transaction_service import TransactionCoordinator
-from lowtide.broker.coordinator.verification import AskedTransaction, Question, TransactionVerifier, told_to_committer
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.groups.commit_topics import CommitTopics
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_verifier import AskedTransaction, Question, TransactionVerifier, told_to_committer
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -38,7 +38,7 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from lowtide.protocol.types import NO_SEQUENCE
-from lowtide.storage.verifications import Verification
+from lowtide.storage.log.verifications import Verification
 
 _LOADING_SINCE = 2
 _ABORTABLE_SINCE = 4

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from lowtide.broker.administration.committing import decide_and_commit
 from lowtide.broker.authorizer import CLUSTER, Operation
-from lowtide.broker.committing import decide_and_commit
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -15,12 +15,12 @@ from __future__ import annotations
 from functools import partial
 
 from lowtide.broker.authorizer import CLUSTER, Operation
-from lowtide.broker.connection import RequestContext
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.marker_sender import TIMEOUT_MS
-from lowtide.broker.coordinator.marker_writer import MarkerWriter, TransactionEnd
-from lowtide.broker.coordinator.transaction import EPOCH_BUMPS_SINCE
-from lowtide.broker.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.transactions.marker_sender import TIMEOUT_MS
+from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
+from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -48,7 +48,7 @@ class CompiledWalk(Protocol):
     VERSION: int
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
-        """The fields of `storage.record_walk.RecordWalk`."""
+        """The fields of `storage.log.record_walk.RecordWalk`."""
 
     def find_record(self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /) -> tuple[int, int] | tuple[()] | None:
         """Offset and timestamp delta of the first of the records with at least these deltas; an empty tuple if there is none."""
@@ -74,7 +74,7 @@ class CompiledWalk(Protocol):
     def note_keys(
         self, table: array[int], secret: bytes, records: Buffer, count: int, shift: int, first_delta: int, room: int, number: int, /
     ) -> tuple[int, int, int] | None:
-        """Notes the keys of a batch's records from `number` on in a table of `storage.offset_map`, which has room for `room` more.
+        """Notes the keys of a batch's records from `number` on in a table of `storage.compaction.offset_map` with room for `room` more.
 
         Returns up to which record it came, how many keys were new, and an offset delta: if it came to the end that of the last record,
         otherwise that of the last that it noted, or -1.

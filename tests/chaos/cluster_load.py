@@ -1,7 +1,7 @@
 """Clients at work in one partition of a cluster of processes, whatever happens to it, and the history that judges what they see.
 
 A producer, a deleter and readers; each has its own connections, asks who leads, and takes a lost connection or a late answer for what it
-is: nothing is known then. Readers ask followers too. What is judged: `lowtide.testing.cluster_history`, and that a broker that could
+is: nothing is known then. Readers ask followers too. What is judged: `lowtide.simulation.cluster_history`, and that a broker that could
 answer did so within the request's timeout and `GRACE_S`.
 """
 
@@ -14,9 +14,9 @@ from collections import Counter
 from typing import Any
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.client import ConnectionLostError, WireClient
-from lowtide.testing.cluster_history import ClusterPartitionHistory
-from lowtide.testing.history import HistoryError
+from lowtide.simulation.client import ConnectionLostError, WireClient
+from lowtide.simulation.cluster_history import ClusterPartitionHistory
+from lowtide.simulation.history import HistoryError
 
 from .asking import (
     DELETE_RECORDS_VERSION,

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition
-from lowtide.testing.client import ConnectionLostError, WireClient
+from lowtide.simulation.client import ConnectionLostError, WireClient
 from lowtide.testing.etcd import EtcdCluster, EtcdProcess
 from lowtide.testing.free_ports import free_ports
 

@@ -22,7 +22,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.headers import read_response_header, request_header
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.records import build_batch
-from lowtide.testing.load import PRODUCE_VERSION
+from lowtide.simulation.load import PRODUCE_VERSION
 
 PAUSE_S = 0.003
 ANSWER_LIMIT_S = 30.0

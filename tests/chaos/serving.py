@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 60.0

@@ -18,7 +18,7 @@ from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 from lowtide.testing.etcd import missing
 
 from . import asking

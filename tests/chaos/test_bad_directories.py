@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.load import PartitionLoad
+from lowtide.simulation.load import PartitionLoad
 
 from .serving import ServeProcess, run_to_end, serve_command
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from lowtide.broker.coordinator.joining import PENDING_MEMBERS_MAX
+from lowtide.broker.coordinator.classic.joining import PENDING_MEMBERS_MAX
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
@@ -38,7 +38,7 @@ from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from lowtide.protocol.records import build_batch, iterate_batches
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, topic_request
 from .probing import Prober, read_frame

@@ -27,8 +27,8 @@ from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import build_batch
-from lowtide.testing.client import WireClient
-from lowtide.testing.load import FETCH_VERSION, PRODUCE_VERSION, PartitionLoad
+from lowtide.simulation.client import WireClient
+from lowtide.simulation.load import FETCH_VERSION, PRODUCE_VERSION, PartitionLoad
 
 from .fuzz_topics import FUZZ_TOPICS, HONEST_TOPIC, METADATA_VERSION, make_fuzz_topics, remove_topics, topic_ids
 from .probing import ANSWER_LIMIT_S, Prober

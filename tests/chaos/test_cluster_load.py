@@ -17,7 +17,7 @@ from lowtide.protocol.messages.delete_records import DeleteRecordsRequest
 from lowtide.protocol.messages.fetch import FetchRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsRequest
 from lowtide.protocol.messages.produce import ProduceRequest
-from lowtide.testing.history import HistoryError
+from lowtide.simulation.history import HistoryError
 
 from . import cluster_load
 from .asking import EARLIEST, batch, records_from

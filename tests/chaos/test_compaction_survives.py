@@ -18,7 +18,7 @@ from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetC
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import build_batch
-from lowtide.testing.client import ConnectionLostError, WireClient
+from lowtide.simulation.client import ConnectionLostError, WireClient
 
 from .serving import HOST, ServeProcess
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from .serving import ServeProcess
 

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from lowtide.broker.coordinator.offsets_topic import java_hash
+from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic

@@ -16,7 +16,7 @@ from lowtide.protocol.messages.consumer_group_describe import ConsumerGroupDescr
 from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from .serving import ServeProcess
 

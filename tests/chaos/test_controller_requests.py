@@ -24,7 +24,7 @@ from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest
 from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopicPartitions
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 DEADLINE_S = 20
 

@@ -16,9 +16,9 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
+from lowtide.simulation.load import PartitionLoad
 from lowtide.testing.etcd import EtcdProcess, missing
-from lowtide.testing.load import PartitionLoad
 
 from .serving import ServeProcess, run_to_end, serve_command
 

@@ -13,7 +13,7 @@ from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopics
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import build_batch, iterate_batches
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from .serving import HOST, ServeProcess
 

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lowtide.testing.load import PartitionLoad
+from lowtide.simulation.load import PartitionLoad
 
 from .fuzz_topics import FUZZ_TOPICS, HONEST_TOPIC, golden_requests, make_fuzz_topics, remove_topics, topic_ids
 from .probing import ANSWER_LIMIT_S, STUCK_S, Prober

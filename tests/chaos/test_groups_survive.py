@@ -16,7 +16,7 @@ from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequ
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from .serving import ServeProcess
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.config import load_config
-from lowtide.broker.lifecycle import Broker
-from lowtide.broker.ports import real_ports
+from lowtide.broker.config.broker_config import load_config
+from lowtide.broker.lifecycle.broker import Broker
+from lowtide.broker.lifecycle.ports import real_ports
 from lowtide.metadata.etcd_address import parse_address
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 from lowtide.testing.etcd import EtcdProcess, missing
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, only_row, produce_request, topic_request

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from lowtide.broker.config import Given
-from lowtide.broker.local_cluster import LocalCluster
-from lowtide.broker.logs import quiet_logger
+from lowtide.broker.config.broker_config import Given
+from lowtide.broker.lifecycle.local_cluster import LocalCluster
+from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 HOST = "127.0.0.1"
 BROKERS = (1, 2, 3)

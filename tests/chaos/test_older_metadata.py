@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.load import PartitionLoad
+from lowtide.simulation.load import PartitionLoad
 
 from .serving import ServeProcess, run_to_end, serve_command
 

@@ -15,7 +15,7 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
-from lowtide.testing.client import ConnectionLostError
+from lowtide.simulation.client import ConnectionLostError
 from lowtide.testing.etcd import missing
 
 from .asking import DELETE_RECORDS_VERSION, DELETE_TOPICS_VERSION, PRODUCE_VERSION, delete_request, only_row, produce_request

@@ -23,7 +23,7 @@ from lowtide.protocol.messages.alter_partition_reassignments import (
 )
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.records import iterate_batches
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from . import asking
 

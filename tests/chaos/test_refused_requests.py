@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.large_requests import LargeRequests
+from lowtide.broker.network.large_requests import LargeRequests
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode

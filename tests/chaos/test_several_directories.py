@@ -19,7 +19,7 @@ from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import build_batch
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from .serving import ServeProcess, run_to_end, serve_command
 

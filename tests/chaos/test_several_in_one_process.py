@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from lowtide import LowtideCluster
-from lowtide.broker.config import ConfigError
+from lowtide.broker.config.broker_config import ConfigError
 
 DEADLINE_S = 20
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.testing.history import HistoryError
-from lowtide.testing.load import PartitionLoad
+from lowtide.simulation.history import HistoryError
+from lowtide.simulation.load import PartitionLoad
 
 from .serving import ServeProcess
 

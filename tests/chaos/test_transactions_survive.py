@@ -27,7 +27,7 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from lowtide.protocol.records import build_batch, iterate_batches, iterate_records, read_control_record
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from .serving import ServeProcess
 

@@ -20,7 +20,7 @@ from kafka.admin import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 from lowtide.testing.cluster import LowtideCluster
 
 from .configuring import (

@@ -12,7 +12,7 @@ from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopics
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 from lowtide.testing.cluster import LowtideCluster
 
 

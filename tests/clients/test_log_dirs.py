@@ -13,7 +13,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 from lowtide.testing.cluster import LowtideCluster
 
 from .conftest import NOT_YET

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from lowtide import LowtideCluster
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 
 from .driver import until
 from .driver_confluent import Confluent

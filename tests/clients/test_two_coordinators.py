@@ -17,7 +17,7 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from lowtide.testing.client import WireClient
+from lowtide.simulation.client import WireClient
 from lowtide.testing.cluster import LowtideCluster
 
 WAIT_S = 30

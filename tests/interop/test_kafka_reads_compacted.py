@@ -12,8 +12,8 @@ from lowtide.protocol.compression import Compression
 from lowtide.protocol.records import build_batch, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.checkpoint import decode_offsets
-from lowtide.storage.compaction import CompactionRules, LastRecord, compact_batch, note_batch
-from lowtide.storage.offset_map import OffsetMap
+from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch
+from lowtide.storage.compaction.offset_map import OffsetMap
 
 from . import load
 from .kafka import Kafka, dump, replace_folder

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from lowtide.testing.cluster_search import search
-from lowtide.testing.cluster_simulation import simulate_cluster
+from lowtide.simulation.cluster_search import search
+from lowtide.simulation.cluster_simulation import simulate_cluster
 
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", os.environ.get("SEEDS", "200")))
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))

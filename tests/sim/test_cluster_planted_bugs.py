@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker import replica_manager
-from lowtide.broker.delayed import delete_records, fetch_reader
-from lowtide.broker.led_partitions import LedPartitions
+from lowtide.broker.partitions import replica_manager
+from lowtide.broker.partitions.delayed import delete_records, fetch_reader
+from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas, leadership, low_watermark
 from lowtide.replication.follower_reads import FollowerReads
-from lowtide.storage import directory_logs
-from lowtide.storage.log import Log
-from lowtide.testing.cluster_simulation import simulate_cluster
+from lowtide.simulation.cluster_simulation import simulate_cluster
+from lowtide.storage.directory import directory_logs
+from lowtide.storage.log.log import Log
 
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "100"))
 

@@ -12,18 +12,18 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lowtide.broker.coordinator import migration, reconciliation
-from lowtide.broker.coordinator.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.consumer_groups import ConsumerGroups
-from lowtide.broker.coordinator.consumer_heartbeats import ConsumerHeartbeats
-from lowtide.broker.coordinator.decision import Decision
-from lowtide.broker.coordinator.effects import Effects
-from lowtide.broker.coordinator.groups import Groups
-from lowtide.broker.coordinator.pattern_topics import PatternMatching
-from lowtide.broker.coordinator.topic_view import TopicView
+from lowtide.broker.coordinator.consumer import migration, reconciliation
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
+from lowtide.broker.coordinator.consumer.consumer_heartbeats import ConsumerHeartbeats
+from lowtide.broker.coordinator.consumer.decision import Decision
+from lowtide.broker.coordinator.consumer.pattern_topics import PatternMatching
+from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.consumer_group_records import MemberCurrent, MemberTarget, RecordType
 from lowtide.protocol.errors import ErrorCode
-from lowtide.testing.cluster_simulation import simulate_cluster
+from lowtide.simulation.cluster_simulation import simulate_cluster
 
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 

@@ -11,27 +11,30 @@ from typing import Any, Final
 
 import pytest
 
-from lowtide.broker import consumption
-from lowtide.broker.coordinator import groups, membership, rebalancing, runtime
-from lowtide.broker.coordinator.classic_group import ClassicGroup
-from lowtide.broker.coordinator.committed_offsets import CommittedOffsets
-from lowtide.broker.coordinator.consumed import Consumed
-from lowtide.broker.coordinator.groups import Groups
-from lowtide.broker.coordinator.marker_sender import MarkerSender
-from lowtide.broker.coordinator.pending_offsets import PendingOffsets
-from lowtide.broker.coordinator.rebalancing import Rebalancing
-from lowtide.broker.coordinator.runtime import CoordinatorRuntime
-from lowtide.broker.coordinator.service import GroupCoordinator
-from lowtide.broker.coordinator.transaction import ENDING
-from lowtide.broker.coordinator.transactions import Transactions
-from lowtide.broker.coordinator.verification import TransactionVerifier
-from lowtide.broker.delayed import commit
+from lowtide.broker.coordinator.classic import classic_membership as membership
+from lowtide.broker.coordinator.classic import rebalancing
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.rebalancing import Rebalancing
+from lowtide.broker.coordinator.groups import group_shard as groups
+from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
+from lowtide.broker.coordinator.groups.consumed import Consumed
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
+from lowtide.broker.coordinator.runtime import coordinator_runtime as runtime
+from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from lowtide.broker.coordinator.transactions.marker_sender import MarkerSender
+from lowtide.broker.coordinator.transactions.transaction import ENDING
+from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
+from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
+from lowtide.broker.partitions.delayed import commit
 from lowtide.broker.pending import Pending
+from lowtide.broker.retention import consumption
 from lowtide.protocol.errors import ErrorCode
-from lowtide.storage.offsets import LogOffsets
-from lowtide.storage.transaction_index import TransactionIndex
-from lowtide.storage.verifications import Verifications
-from lowtide.testing.cluster_simulation import simulate_cluster
+from lowtide.simulation.cluster_simulation import simulate_cluster
+from lowtide.storage.log.offsets import LogOffsets
+from lowtide.storage.log.transaction_index import TransactionIndex
+from lowtide.storage.log.verifications import Verifications
 
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 

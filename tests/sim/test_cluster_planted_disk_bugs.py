@@ -11,11 +11,13 @@ from typing import Any, Final
 
 import pytest
 
-from lowtide.storage import errors, log_cleaning, log_truncation, offset_checkpoint
-from lowtide.storage.log import Log
-from lowtide.storage.log_flusher import LogFlusher
-from lowtide.storage.log_truncation import LogTruncations
-from lowtide.testing.cluster_simulation import simulate_cluster
+from lowtide.simulation.cluster_simulation import simulate_cluster
+from lowtide.storage import errors
+from lowtide.storage.compaction import log_cleaning
+from lowtide.storage.directory import log_truncation, offset_checkpoint
+from lowtide.storage.directory.log_flusher import LogFlusher
+from lowtide.storage.directory.log_truncation import LogTruncations
+from lowtide.storage.log.log import Log
 
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "120"))
 

@@ -12,10 +12,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lowtide.broker import cleaner
-from lowtide.broker.cleaner import Cleaner
-from lowtide.broker.coordinator.consumed import Consumed
-from lowtide.broker.retention import Retention
+from lowtide.broker.coordinator.groups.consumed import Consumed
+from lowtide.broker.retention.cleaner import Cleaner
+from lowtide.broker.retention.log_retention import Retention, cleaner
 from lowtide.protocol.records import (
     DELETE_HORIZON_BIT,
     RECORD_BATCH_OVERHEAD,
@@ -25,9 +24,10 @@ from lowtide.protocol.records import (
     read_batch_header,
     read_varint,
 )
-from lowtide.storage import cleaning, compaction, retention
-from lowtide.storage.segment_ages import SegmentAges
-from lowtide.testing.cluster_simulation import simulate_cluster
+from lowtide.simulation.cluster_simulation import simulate_cluster
+from lowtide.storage.compaction import cleaning, compaction
+from lowtide.storage.log import retention_plan as retention
+from lowtide.storage.log.segment_ages import SegmentAges
 
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "300"))
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec.structs import fields
 
-from lowtide.broker.config import BROKER_KEYS
-from lowtide.broker.config_dynamic import DYNAMIC_KEYS
-from lowtide.broker.config_keys_topics import TOPIC_KEYS
-from lowtide.broker.config_requests import ResourceType
+from lowtide.broker.config.broker_config import BROKER_KEYS
+from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS
+from lowtide.broker.config.keys_topics import TOPIC_KEYS
+from lowtide.broker.config.resources import ResourceType
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.storage.log_values import LogConfig
-from lowtide.testing.client import WireClient
-from lowtide.testing.simulation import Simulation
+from lowtide.simulation.broker_simulation import Simulation
+from lowtide.simulation.client import WireClient
+from lowtide.storage.log.log_values import LogConfig
 
 PARTITIONS = 3
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.marker_sender import MarkerSender
-from lowtide.broker.coordinator.offsets_topic import GROUP_TOPIC
-from lowtide.broker.coordinator.transaction_service import TRANSACTION_TOPIC
+from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
+from lowtide.broker.coordinator.transactions.marker_sender import MarkerSender
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.end_txn import EndTxnRequest
@@ -26,10 +26,10 @@ from lowtide.protocol.messages.txn_offset_commit import (
 from lowtide.protocol.records import build_batch
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.testing.chronicle import Chronicle
-from lowtide.testing.client import WireClient
-from lowtide.testing.machines import Machine, State
-from lowtide.testing.shared_store import SharedStore
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.client import WireClient
+from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.shared_store import SharedStore
 
 NAME, TOPIC = "x", "t"
 PARTITIONS = 6

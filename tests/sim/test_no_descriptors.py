@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 
 from lowtide.runtime.filesystem import failures
+from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage import errors
-from lowtide.testing.cluster_simulation import simulate_cluster
 
 SEEDS = int(os.environ.get("DESCRIPTOR_SEEDS", "20"))
 PLANT_SEEDS = int(os.environ.get("PLANT_SEEDS", "100"))

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from lowtide.testing.simulation import FAULTS, simulate
+from lowtide.simulation.broker_simulation import FAULTS, simulate
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from lowtide.testing.chronicle import Chronicle
-from lowtide.testing.parked_deletes import ParkedDeletes
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.parked_deletes import ParkedDeletes
 
 LEADER, FOLLOWER, TOPIC_ID = 1, 3, b"t" * 16
 TOPIC: Any = SimpleNamespace(topic_id=TOPIC_ID, partitions=[SimpleNamespace(replicas=(LEADER, FOLLOWER), leader_epoch=0)])

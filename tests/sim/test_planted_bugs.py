@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
-from lowtide.storage import directory_logs, leader_epochs, log_start, log_start_format, recovery
-from lowtide.testing.simulation import simulate
+from lowtide.simulation.broker_simulation import simulate
+from lowtide.storage.directory import directory_logs
+from lowtide.storage.log import leader_epochs
+from lowtide.storage.log import log_recovery as recovery
+from lowtide.storage.log_start import journal as log_start
+from lowtide.storage.log_start import journal_format as log_start_format
 
 MAXIMUM_SEEDS = 2000
 

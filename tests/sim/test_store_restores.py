@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker import lifecycle
+from lowtide.broker.lifecycle import broker as lifecycle
 from lowtide.metadata import recovery
 from lowtide.metadata.metadata_copy import MetadataCopy
 from lowtide.metadata.store_guard import StoreGuard
-from lowtide.testing.cluster_simulation import ClusterSimulation, simulate_cluster
-from lowtide.testing.shared_store import StoreLink
+from lowtide.simulation.cluster_simulation import ClusterSimulation, simulate_cluster
+from lowtide.simulation.shared_store import StoreLink
 
 SEEDS = int(os.environ.get("RESTORE_SEEDS", "30"))
 PLANT_SEEDS = int(os.environ.get("PLANT_SEEDS", "60"))

@@ -20,10 +20,10 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.records import build_batch
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.testing.chronicle import Chronicle
-from lowtide.testing.client import WireClient
-from lowtide.testing.machines import Machine, State
-from lowtide.testing.shared_store import SharedStore
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.client import WireClient
+from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.shared_store import SharedStore
 
 TOPIC = "t"
 A_BATCH = build_batch([(1, None, b"x" * 10_000, ())])

@@ -21,8 +21,8 @@ from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import build_batch
 from lowtide.runtime.simulated_loop import SimulatedLoop
-from lowtide.testing.client import ConnectionLostError, WireClient
-from lowtide.testing.simulation import Simulation
+from lowtide.simulation.broker_simulation import Simulation
+from lowtide.simulation.client import ConnectionLostError, WireClient
 
 MANY = 8
 TIMEOUT_MS = 30_000

@@ -10,10 +10,10 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS
 from lowtide.runtime.filesystem import MemoryFileSystem
 from lowtide.runtime.random import Random
-from lowtide.storage.loader import create_log
-from lowtide.storage.log import FollowerAppend, Log, LogConfig
-from lowtide.testing.kept_load import KeptLoad, Rules
-from lowtide.testing.transaction_invariants import CommittedTransactions
+from lowtide.simulation.kept_load import KeptLoad, Rules
+from lowtide.simulation.transaction_invariants import CommittedTransactions
+from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.log import FollowerAppend, Log, LogConfig
 
 NOW_MS = SIMULATION_WALL_START_MS + 40_000
 HUNG, OTHER = 7, 8

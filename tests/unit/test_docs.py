@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.broker.config import BROKER_KEYS
-from lowtide.broker.config_apis import api_name
-from lowtide.broker.config_topics import TOPIC_KEYS_BY_NAME
+from lowtide.broker.config.broker_config import BROKER_KEYS
+from lowtide.broker.config.maximum_versions import api_name
+from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME
 from lowtide.cli.keys import configuration_page
 from lowtide.protocol.api_keys import API
 
@@ -82,7 +82,7 @@ def test_links_lead_somewhere(page: Path):
 
 
 def test_files_that_pages_name_exist():
-    """`storage/log.py` in a page is a file."""
+    """`storage/log/log.py` in a page is a file."""
     for page in PAGES:
         for name in re.findall(
             r"`((?:admin|broker|cli|docs|metadata|pipeline|protocol|replication|runtime|storage|testing|demo)/[\w/]+\.\w+)`",

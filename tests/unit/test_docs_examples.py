@@ -8,14 +8,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from lowtide.broker.config import broker_key, load_config
-from lowtide.broker.config_apis import api_name
-from lowtide.broker.config_sources import from_environment, from_settings, merge
-from lowtide.broker.dispatcher import Dispatcher
+from lowtide.broker.config.broker_config import broker_key, load_config
+from lowtide.broker.config.maximum_versions import api_name
+from lowtide.broker.config.sources import from_environment, from_settings, merge
 from lowtide.broker.handlers.registry import handlers, handlers_of_ours
+from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
-from lowtide.storage.log_values import LogConfig
-from lowtide.storage.retention import Reason
+from lowtide.storage.log.log_values import LogConfig
+from lowtide.storage.log.retention_plan import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("admin", "bench", "broker", "cli", "demo", "docs", "metadata", "pipeline", "protocol", "replication")
-FOLDERS += ("runtime", "storage", "testing", "tests", ".ci")
+FOLDERS += ("runtime", "simulation", "storage", "testing", "tests", ".ci")
 TEXTS = {".py", ".c", ".h", ".md", ".toml", ".txt", ".cfg", ".sh", ".json", ".java", ""}
 
 OUTSIDE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|mnt|srv)/[\w.-]+")

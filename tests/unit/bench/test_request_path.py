@@ -31,12 +31,19 @@ def test_a_request_keeps_to_its_budget(name: str) -> None:
     [
         (
             "Produce, acks=1",
-            [("broker/connection.py", "_on_request"), ("storage/log.py", "append_as_leader"), ("storage/segment.py", "write")],
+            [
+                ("broker/network/connection.py", "_on_request"),
+                ("storage/log/log.py", "append_as_leader"),
+                ("storage/log/segment.py", "write"),
+            ],
         ),
-        ("Fetch, records there", [("broker/handlers/fetch.py", "handle"), ("storage/log.py", "read"), ("broker/outgoing.py", "")]),
+        (
+            "Fetch, records there",
+            [("broker/handlers/fetch.py", "handle"), ("storage/log/log.py", "read"), ("broker/network/outgoing.py", "")],
+        ),
         (
             "DeleteRecords, three replicas",
-            [("storage/log_start.py", ""), ("replication/low_watermark.py", ""), ("replication/purgatory.py", "")],
+            [("storage/log_start/journal.py", ""), ("replication/low_watermark.py", ""), ("replication/purgatory.py", "")],
         ),
     ],
 )

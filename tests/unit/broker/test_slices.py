@@ -15,7 +15,7 @@ from lowtide.broker.pending import Pending, answer_of
 from lowtide.broker.slices import SLICE_MS, answer_in_slices, ask_in_slices
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse, DescribeProducersTopicRequest
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.storage.producer_state import ProducerEntry
+from lowtide.storage.log.producer_state import ProducerEntry
 
 
 class CountingClock:

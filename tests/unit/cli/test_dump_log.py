@@ -17,11 +17,11 @@ from lowtide.protocol.transaction_records import TransactionLogValue, encode_tra
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.storage.checkpoint import MetaProperties, encode_epochs, encode_meta_properties, encode_offsets, encode_partition_metadata
-from lowtide.storage.index import OffsetIndex, TimeIndex
-from lowtide.storage.log_start_format import encode_journal
-from lowtide.storage.open_transactions import CompletedTransaction
-from lowtide.storage.producer_state import ProducerStateManager
-from lowtide.storage.transaction_index import encode_aborted
+from lowtide.storage.log.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.open_transactions import CompletedTransaction
+from lowtide.storage.log.producer_state import ProducerStateManager
+from lowtide.storage.log.transaction_index import encode_aborted
+from lowtide.storage.log_start.journal_format import encode_journal
 
 TIME_MS = 1_600_000_000_000
 SEGMENT = "00000000000000000100.log"

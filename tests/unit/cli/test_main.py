@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import __version__
-from lowtide.broker.config import load_config
+from lowtide.broker.config.broker_config import load_config
 from lowtide.cli.app import ENTRIES
 from lowtide.cli.keys import configuration_page
 from lowtide.cli.main import main
@@ -194,11 +194,11 @@ def test_serve_imports_little():
     """A start is to take a fraction of a second; what it doesn't need it must not load. Help loads next to nothing."""
     program = f"import lowtide.cli.main, {{module}}\n{LOADED}"
     of_serve = run("-c", program.format(module="lowtide.cli.serve")).stdout.split()
-    assert "lowtide.broker.config" in of_serve
+    assert "lowtide.broker.config.broker_config" in of_serve
     assert [name for name in HEAVY if name in of_serve] == []
     assert [name for name in of_serve if name.startswith("lowtide.testing")] == []
     of_serving = run("-c", f"import lowtide.cli.main as m\nm.main(['serve', '--set', 'node.id'])\n{LOADED}").stdout.split()
-    assert "lowtide.broker.config" in of_serving
+    assert "lowtide.broker.config.broker_config" in of_serving
     assert [name for name in of_serving if name in HEAVY or name.startswith("lowtide.admin")] == []
     of_help = run("-c", program.format(module="lowtide.cli.main")).stdout.split()
     assert [name for name in of_help if name.startswith(("lowtide.broker", "lowtide.storage", "asyncio"))] == []
@@ -216,7 +216,7 @@ def test_a_broker_is_about_to_listen_without_what_only_commands_need(tmp_path):
     ended = run("-c", program)
     assert ended.returncode == 0, ended.stderr
     loaded = ended.stdout.split()
-    assert "lowtide.broker.lifecycle" in loaded
+    assert "lowtide.broker.lifecycle.broker" in loaded
     assert [name for name in loaded if name.partition(".")[0] in ("typer", "rich", "pydantic") or name.startswith("lowtide.admin")] == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.broker.ports import real_ports
+from lowtide.broker.lifecycle.ports import real_ports
 from lowtide.metadata.etcd_address import MAX_ENDPOINTS, EtcdAccess, EtcdAddress, parse_address
 from lowtide.metadata.store import MetadataStoreError
 
@@ -103,9 +103,9 @@ def test_what_is_generated_is_what_the_text_says() -> None:
 
 def test_a_broker_without_etcd_imports_nothing_of_it() -> None:
     """It takes longer than all the rest of the start."""
-    code = "import sys, lowtide.cli.serve, lowtide.broker.lifecycle; print(*sys.modules)"
+    code = "import sys, lowtide.cli.serve, lowtide.broker.lifecycle.broker; print(*sys.modules)"
     modules = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-    assert "lowtide.broker.lifecycle" in modules
+    assert "lowtide.broker.lifecycle.broker" in modules
     assert not modules & {"grpc", "google.protobuf", "lowtide.metadata.etcd", "lowtide.metadata.etcd_rpc_pb2"}
 
 

@@ -10,7 +10,7 @@ from lowtide.metadata.store import Put
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.testing.shared_store import SharedStore, StoreLink
+from lowtide.simulation.shared_store import SharedStore, StoreLink
 
 PREFIX = b"/lowtide/"
 

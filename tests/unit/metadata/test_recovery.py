@@ -35,7 +35,7 @@ from lowtide.protocol.types import topic_id_text
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.storage.directory_survey import SurveyedDirectory, SurveyedReplica
+from lowtide.storage.directory.directory_survey import SurveyedDirectory, SurveyedReplica
 
 TOPIC_ID = b"T" * 16
 PREFIX = b"/lowtide/"

@@ -21,7 +21,7 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
-from lowtide.testing.shared_store import SharedStore, StoreLink, StoreSnapshot
+from lowtide.simulation.shared_store import SharedStore, StoreLink, StoreSnapshot
 
 PREFIX = b"/lowtide/"
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "127.0.0.1", 9092),))

@@ -22,7 +22,7 @@ from lowtide.protocol import column_walk, compiled_columns, native
 from lowtide.protocol.column_walk import BatchRecords, RowRun
 from lowtide.protocol.columns import BinaryInput, HeaderInput, RecordColumns, RecordRows
 from lowtide.protocol.records import append_record
-from lowtide.storage import record_walk
+from lowtide.storage.log import record_walk
 
 from .columns import COMPILED, buffers, needs_compiled, record_rows
 

@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as Aiokafk
 
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.records import Record, build_batch, check_crc, iterate_records, read_batch_header
-from lowtide.storage.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas by a deprecated function.

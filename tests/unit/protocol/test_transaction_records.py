@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lowtide.broker.coordinator.transaction import Transaction, TransactionState
+from lowtide.broker.coordinator.transactions.transaction import Transaction, TransactionState
 from lowtide.protocol.transaction_records import REMEMBERED_PARTITIONS_MAX, decode_transaction, encode_transaction
 from lowtide.protocol.types import TopicPartition
 

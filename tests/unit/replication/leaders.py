@@ -8,8 +8,8 @@ from typing import Any
 from lowtide.metadata.image import BrokerImage, FeaturesRecord, MetadataImage, PartitionImage
 from lowtide.metadata.records import Listener
 from lowtide.replication.leadership import Leadership
-from lowtide.storage.leader_epochs import LeaderEpochs
-from lowtide.storage.offsets import LogOffsets
+from lowtide.storage.log.leader_epochs import LeaderEpochs
+from lowtide.storage.log.offsets import LogOffsets
 
 TOPIC_ID = bytes(15) + b"\x01"
 LAG_MS = 1000

@@ -28,8 +28,8 @@ from lowtide.replication.follower import (
 )
 from lowtide.replication.partition import Partition
 from lowtide.runtime.filesystem import MemoryFileSystem
-from lowtide.storage.loader import create_log
-from lowtide.storage.log import Log, LogConfig
+from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.log import Log, LogConfig
 
 KEY = TopicPartition("t", 0)
 _PREFIX = Struct(">qii")

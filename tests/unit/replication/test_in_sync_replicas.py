@@ -8,7 +8,7 @@ import pytest
 
 from lowtide.replication.follower_state import FollowerFetch
 from lowtide.replication.in_sync_replicas import matches
-from lowtide.storage.leader_epochs import LeaderEpochs
+from lowtide.storage.log.leader_epochs import LeaderEpochs
 from tests.model import log_ends
 
 from .leaders import FakeLog, image_of, leads, partition_of

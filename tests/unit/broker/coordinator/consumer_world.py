@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from lowtide.broker.coordinator.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.consumer_heartbeats import check_heartbeat, heartbeat_failed
-from lowtide.broker.coordinator.groups import Groups
-from lowtide.broker.coordinator.joining import Client
-from lowtide.broker.coordinator.settings import GroupSettings
-from lowtide.broker.coordinator.topic_view import TopicView
+from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer.consumer_heartbeats import check_heartbeat, heartbeat_failed
+from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.consumer_protocol import encode_assignment
 from lowtide.protocol.errors import ErrorCode

@@ -6,12 +6,12 @@ import copy
 import random
 from typing import Any
 
-from lowtide.broker.coordinator.effects import Effects, Then, Work
-from lowtide.broker.coordinator.groups import GroupChange, Groups
-from lowtide.broker.coordinator.in_transaction import InTransaction, TransactionEnded
-from lowtide.broker.coordinator.joining import Client
-from lowtide.broker.coordinator.settings import GroupSettings
-from lowtide.broker.coordinator.topic_view import TopicView
+from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.groups.group_shard import GroupChange, Groups
+from lowtide.broker.coordinator.runtime.effects import Effects, Then, Work
+from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommits, decode_record
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.broker.coordinator.offsets_topic import java_hash
-from lowtide.broker.coordinator.shard import RECORD_OVERHEAD, make_batch, split_batches
-from lowtide.broker.coordinator.timers import Timers
+from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
+from lowtide.broker.coordinator.runtime.shard import RECORD_OVERHEAD, make_batch, split_batches
+from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD
 
 

@@ -1,0 +1,292 @@
+"""Changing and describing configurations: the steps between a request and a setting that is in force, or refused.
+
+A change is checked in Kafka's order, written to the metadata with a comparison against what it was decided on, and answered when this
+broker runs on it. When somebody else changed the same resource meanwhile, it is decided anew on what they left.
+
+Lowtide has topics, brokers and groups to configure; a group need not be there. It keeps no settings for clients' metrics, and has no
+loggers whose level could be set: those resources are told to be empty, and each of their keys to be unknown.
+
+Sources: KIP-226, KIP-339, KIP-848; Kafka's `ConfigAdminManager`, `ConfigurationControlManager`, `ControllerConfigurationValidator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from lowtide.broker.config.broker_config import BROKER_KEYS
+from lowtide.broker.config.change_lines import tell_changes
+from lowtide.broker.config.described import (
+    ConfigEntry,
+    describe_all_brokers,
+    describe_broker,
+    describe_group,
+    describe_topic,
+    describe_topic_defaults,
+)
+from lowtide.broker.config.group_config import validate_group_configs
+from lowtide.broker.config.key import ConfigError, Type
+from lowtide.broker.config.resources import (
+    REPEATED,
+    RESOURCES_AT_ONCE,
+    Resource,
+    ResourceType,
+    check_client_metrics_configs,
+    check_logger_changes,
+    check_node_id,
+    repeated_resources,
+)
+from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME, TopicConfigFault, validate_topic_configs
+from lowtide.broker.context import BrokerContext
+from lowtide.metadata.changes import NO_CHANGE, ChangePlan
+from lowtide.metadata.errors import ConflictError, FencedError, SessionError
+from lowtide.metadata.image import NOTHING_SET, MetadataImage
+from lowtide.metadata.store import AmbiguousError, MetadataStoreError, Revision
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.config_changes import KeyChange, change_configs, plan_broker_configs, plan_group_configs, plan_topic_configs
+from lowtide.replication.refusal import Refusal
+from lowtide.replication.topic_names import check_topic_name
+
+ATTEMPTS: Final = 20
+"""How often a change is decided anew because another broker was faster. Of those that try at once one succeeds each time."""
+
+NEWER_IMAGE_S: Final = 5.0
+"""How long a broker waits to see the change that was faster than its own."""
+
+SETTLING_S: Final = 10.0
+"""How long an answer waits for logs that take a change over. The change itself is made."""
+
+Decide = Callable[[Mapping[str, str]], "dict[str, str] | Refusal"]
+"""From what is set on a resource to what shall be."""
+
+
+class NamedResource(Protocol):
+    """A row of a request to change configurations."""
+
+    @property
+    def resource_type(self) -> int: ...
+
+    @property
+    def resource_name(self) -> str: ...
+
+
+RowT = TypeVar("RowT", bound=NamedResource)
+
+
+async def change_each(
+    rows: Sequence[RowT], change: Callable[[RowT], Awaitable[Refusal | None]]
+) -> list[tuple[RowT, ErrorCode, str | None]]:
+    """Change the resources of a request one after the other: each row with its error code and message. Others are served in between.
+
+    Refusals: those of `change`, INVALID_REQUEST for every row of a resource that has several.
+    """
+    twice = repeated_resources((row.resource_type, row.resource_name) for row in rows)
+    outcomes: list[tuple[RowT, ErrorCode, str | None]] = []
+    for number, row in enumerate(rows, 1):
+        refusal = REPEATED if (row.resource_type, row.resource_name) in twice else await change(row)
+        outcomes.append((row, ErrorCode.NONE, None) if refusal is None else (row, refusal.error_code, refusal.message))
+        if number % RESOURCES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return outcomes
+
+
+class ConfigAdministrator:
+    """Configurations of one cluster, as seen from this broker."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self.broker = broker
+        self._configs = broker.configs
+        self._node_id = broker.configs.started_with.node_id
+        self._turns: WeakValueDictionary[Resource, asyncio.Lock] = WeakValueDictionary()
+
+    # Changing
+
+    async def alter(self, resource: Resource, changes: Sequence[KeyChange], *, validate_only: bool) -> Refusal | None:
+        """Change keys of a resource. Refusals: those of `resources`, of the resource's plan, and `_carry_out`."""
+        if resource.type is ResourceType.BROKER_LOGGER:
+            return check_logger_changes(resource.name, self._node_id, changes)
+
+        def decide(current: Mapping[str, str]) -> dict[str, str] | Refusal:
+            return change_configs(current, changes, lambda name: _list_default(resource.type, name))
+
+        return await self._change(resource, decide, validate_only=validate_only)
+
+    async def replace(self, resource: Resource, wanted: Mapping[str, str], *, validate_only: bool) -> Refusal | None:
+        """Let a resource have exactly these keys set. Refusals as of `alter`."""
+        return await self._change(resource, lambda _current: dict(wanted), validate_only=validate_only)
+
+    async def _change(self, resource: Resource, decide: Decide, *, validate_only: bool) -> Refusal | None:
+        """Changes of one resource by this broker take turns, so that only other brokers can be faster."""
+        turn = self._turns.setdefault(resource, asyncio.Lock())
+        decided: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+
+        def noted(current: Mapping[str, str]) -> dict[str, str] | Refusal:
+            nonlocal decided
+            wanted = decide(current)
+            decided = (current, {} if isinstance(wanted, Refusal) else wanted)
+            return wanted
+
+        async with turn:
+            for _ in range(ATTEMPTS):
+                image = self.broker.metadata.image
+                plan = self._plan(image, resource, noted)
+                if isinstance(plan, Refusal):
+                    return plan
+                if validate_only or plan.is_empty:
+                    return None
+                with suppress(ConflictError):
+                    return await self._carry_out(plan, resource, decided)
+                if not await self._sees_newer_than(image.revision):
+                    break
+        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{resource.name} is changed by others at the same time; try again")
+
+    def _plan(self, image: MetadataImage, resource: Resource, decide: Decide) -> ChangePlan | Refusal:
+        """How a resource gets what `decide` wants."""
+        if resource.type is ResourceType.TOPIC:
+            return self._plan_topic(image, resource.name, decide)
+        if resource.type is ResourceType.BROKER:
+            return self._plan_broker(image, resource.name, decide)
+        if resource.type is ResourceType.GROUP:
+            return self._plan_group(image, resource.name, decide)
+        wanted = decide({})
+        return wanted if isinstance(wanted, Refusal) else check_client_metrics_configs(resource.name, wanted) or NO_CHANGE
+
+    def _plan_topic(self, image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
+        """Refusals: INVALID_REQUEST without a name, INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, in this order."""
+        topic = image.topics.get(name)
+        wanted = decide({} if topic is None else topic.configs)
+        if isinstance(wanted, Refusal):
+            return wanted
+        if not name:
+            return Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        reason = check_topic_name(name)
+        if reason is not None:
+            return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        checked = validate_topic_configs(self._configs.current, wanted)
+        if isinstance(checked, TopicConfigFault):
+            return Refusal(*checked)
+        if topic is None:
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return plan_topic_configs(topic, checked)
+
+    def _plan_broker(self, image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
+        """Refusals: INVALID_REQUEST for another broker, and for what this one can't run on."""
+        refusal = check_node_id(name, self._node_id) if name else None
+        if refusal is not None:
+            return refusal
+        own_name = str(self._node_id) if name else ""
+        wanted = decide(image.broker_configs.get(own_name, NOTHING_SET).configs)
+        if isinstance(wanted, Refusal):
+            return wanted
+        try:
+            self._configs.check(wanted, of_all=not name)
+        except ConfigError as error:
+            return Refusal(ErrorCode.INVALID_REQUEST, str(error))
+        return plan_broker_configs(image, own_name, wanted)
+
+    def _plan_group(self, image: MetadataImage, group_id: str, decide: Decide) -> ChangePlan | Refusal:
+        """Refusals: INVALID_REQUEST without an id, INVALID_CONFIG, POLICY_VIOLATION."""
+        wanted = decide(image.group_configs.get(group_id, NOTHING_SET).configs)
+        if isinstance(wanted, Refusal):
+            return wanted
+        if not group_id:
+            return Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        checked = validate_group_configs(self._configs.current.values, wanted)
+        return checked if isinstance(checked, Refusal) else plan_group_configs(image, group_id, checked)
+
+    async def _carry_out(
+        self, plan: ChangePlan, resource: Resource, decided: tuple[Mapping[str, str], Mapping[str, str]]
+    ) -> Refusal | None:
+        """Write a plan, and wait until this broker and its logs run on it. `decided`: what was set, and what is set by the plan.
+
+        Refusals: REQUEST_TIMED_OUT when the store can't say, NOT_CONTROLLER when this broker was given up, COORDINATOR_NOT_AVAILABLE when
+        the store can't be reached. Errors: ConflictError.
+        """
+        metadata = self.broker.metadata
+        try:
+            await metadata.wait_for(await metadata.commit(plan))
+        except ConflictError:
+            raise
+        except FencedError as error:
+            return Refusal(ErrorCode.NOT_CONTROLLER, str(error))
+        except AmbiguousError as error:
+            return Refusal(ErrorCode.REQUEST_TIMED_OUT, str(error))
+        except (SessionError, MetadataStoreError) as error:
+            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        tell_changes(resource, *decided, self.broker.log)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLING_S):
+                await self.broker.replicas.settled()
+        return None
+
+    async def _sees_newer_than(self, revision: Revision) -> bool:
+        """Wait for a newer image. Returns whether it came."""
+        try:
+            async with asyncio.timeout(NEWER_IMAGE_S):
+                await self.broker.metadata.wait_for(revision + 1)
+        except (TimeoutError, SessionError):
+            return False
+        return True
+
+    # Describing
+
+    def describe_topic_defaults(self) -> Mapping[str, ConfigEntry]:
+        """What `describe` needs to know for topics; good for one request."""
+        return describe_topic_defaults(self._configs)
+
+    def describe(
+        self, resource: Resource, wanted: Sequence[str] | None, topic_defaults: Mapping[str, ConfigEntry]
+    ) -> list[ConfigEntry] | Refusal:
+        """The keys of a resource: those `wanted`, or all if that is empty.
+
+        Refusals: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST for another broker and for a missing name.
+        """
+        name = resource.name
+        if resource.type is ResourceType.TOPIC:
+            return self._describe_topic(name, wanted, topic_defaults)
+        if resource.type is ResourceType.BROKER:
+            return self._describe_broker(name, wanted)
+        if resource.type is ResourceType.BROKER_LOGGER:
+            return check_node_id(name, self._node_id) or []
+        if not name:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"The name of a {resource.type.name} must not be empty")
+        if resource.type is ResourceType.GROUP:
+            return describe_group(self._configs, self.broker.metadata.image.group_configs.get(name, NOTHING_SET).configs, wanted)
+        return []
+
+    def _describe_topic(
+        self, name: str, wanted: Sequence[str] | None, topic_defaults: Mapping[str, ConfigEntry]
+    ) -> list[ConfigEntry] | Refusal:
+        reason = check_topic_name(name)
+        if reason is not None:
+            return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        topic = self.broker.metadata.image.topics.get(name)
+        if topic is None:
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return describe_topic(topic_defaults, topic.configs, wanted)
+
+    def _describe_broker(self, name: str, wanted: Sequence[str] | None) -> list[ConfigEntry] | Refusal:
+        if not name:
+            return describe_all_brokers(self._configs, wanted)
+        return check_node_id(name, self._node_id) or describe_broker(self._configs, wanted)
+
+    def list(self, wanted: frozenset[ResourceType]) -> list[Resource]:
+        """All resources of these types: the groups on which something is set. Of clients' metrics there are none."""
+        image = self.broker.metadata.image
+        names: dict[ResourceType, list[str]] = {
+            ResourceType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
+            ResourceType.BROKER: [str(broker_id) for broker_id in image.brokers],
+            ResourceType.TOPIC: list(image.topics),
+            ResourceType.GROUP: list(image.group_configs),
+        }
+        return [Resource(kind, name) for kind, of_kind in names.items() if kind in wanted for name in of_kind]
+
+
+def _list_default(kind: ResourceType, name: str) -> str | None:
+    """The default of a key that is a list; None of any other."""
+    table = {ResourceType.TOPIC: TOPIC_KEYS_BY_NAME, ResourceType.BROKER: BROKER_KEYS}.get(kind, {})
+    key = table.get(name)
+    return key.default or "" if key is not None and key.type is Type.LIST else None

@@ -1,0 +1,149 @@
+"""Requests that only the controller can decide, from a broker that isn't: asked of the controller, and answered with its answer.
+
+So clients may send them to any broker. The controller is asked in the same API version, under the broker's own name; what was forwarded
+is never forwarded again, so two brokers with different images can't play ball with it. While there is no controller, or it isn't
+reached, a new one is waited for. In the end the answer is NOT_CONTROLLER, or, when the request was sent and no answer came,
+REQUEST_TIMED_OUT: at the latest when the registration of the broker that was asked has ended.
+
+After a change the answer waits, though not for long, until this broker's image shows it too: its clients ask this broker next.
+Sources: KIP-590, Kafka's `ForwardingManager`. Unlike there no envelope carries the client's principal: there is no authentication yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from lowtide.broker.administration.committing import newer_image
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.session import MetadataSession
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.schema import ApiMessage
+from lowtide.replication.refusal import Refusal
+
+PURPOSE: Final = "forwarding"
+_FORWARDED: Final = re.compile(rf".+-{PURPOSE}-[0-9]+")
+"""The client id of a forwarded request: the broker's, and the purpose of the connection. (Who uses such a name forgoes the forwarding.)"""
+
+CONTROLLER_WAIT_MS: Final = 10_000
+"""How long a controller that can be reached is waited for, at most: about two sessions of a broker."""
+
+ANSWER_GRACE_MS: Final = 2_000
+"""How much longer than its time-out a request may take: then the controller itself has said that it took too long."""
+
+OWN_IMAGE_MS: Final = 1_000
+"""How long an answer waits for this broker's own image."""
+
+DEFAULT_TIMEOUT_MS: Final = 30_000
+"""How long a request may take that doesn't say."""
+
+CONNECTIONS_MAX: Final = 16
+"""To one controller. A request holds its connection until it is answered."""
+
+_RETRY_S: Final = 0.1
+
+R = TypeVar("R", bound=ApiMessage)
+A = TypeVar("A", bound=ApiMessage)
+
+Refuse = Callable[[Any, int, Refusal], Any]
+"""Makes the answer to a request, in a version, that is refused as a whole."""
+
+Shows = Callable[[Any, Any, MetadataImage], bool]
+"""Whether an image shows what the answer to a request says."""
+
+
+def was_forwarded(client_id: str | None) -> bool:
+    """Whether a request with this client id comes from another broker that isn't the controller."""
+    return client_id is not None and _FORWARDED.fullmatch(client_id) is not None
+
+
+def _purpose(number: int) -> str:
+    return f"{PURPOSE}-{number}"
+
+
+class Forwarder:
+    """The way to the controller."""
+
+    def __init__(self, metadata: MetadataSession, peers: PeerClients) -> None:
+        self._metadata = metadata
+        self._peers = peers
+        self._busy: set[int] = set()
+        metadata.on_image(self._on_image)
+
+    def _on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+        """A controller that is stopped or cut off and keeps its connections does not hold a request longer than its lease lasts."""
+        self._peers.forget_ended(old, new, delta.brokers_changed, [_purpose(number) for number in range(CONNECTIONS_MAX)])
+
+    def wrap(self, spec: HandlerSpec, refuse: Refuse, shows: Shows | None = None) -> HandlerSpec:
+        """A handler for any broker out of one for the controller. The request may say in `timeout_ms` how long it may take."""
+        local = spec.handle_later
+        assert local is not None, f"{spec.key.name} has no handler that may wait"
+
+        async def handle(request: Any, context: RequestContext) -> Any:
+            timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
+            if self._metadata.is_controller or was_forwarded(context.client_id) or timeout_ms <= 0:
+                return await local(request, context)
+            answer = await self.ask(spec.key, context.api_version, request, timeout_ms)
+            if answer is None:
+                return await local(request, context)
+            if isinstance(answer, Refusal):
+                return refuse(request, context.api_version, answer)
+            if shows is not None:
+                await self.wait_until(lambda image: shows(request, answer, image), OWN_IMAGE_MS)
+            return answer
+
+        return msgspec.structs.replace(spec, handle_later=handle)
+
+    async def ask(self, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int) -> Any | Refusal | None:
+        """The controller's answer; None if this broker has become controller itself.
+
+        Refusals: NOT_CONTROLLER, and REQUEST_TIMED_OUT when it isn't known what became of the request.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + min(timeout_ms, CONTROLLER_WAIT_MS) / 1000
+        reason = "there is no controller"
+        while not self._metadata.is_controller:
+            image = self._metadata.image
+            controller = image.brokers.get(image.controller_id)
+            if controller is not None and controller.broker_id != self._metadata.broker_id:
+                try:
+                    return await self._send(controller.broker_id, key, version, request, timeout_ms)
+                except PeerError as error:
+                    reason = str(error)
+                    if error.was_sent:
+                        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"What became of the request isn't known: {reason}")
+            if loop.time() >= give_up:
+                return Refusal(ErrorCode.NOT_CONTROLLER, f"This is not the controller, and it can't be asked: {reason}")
+            refusal = await newer_image(self._metadata, image.revision, min(give_up, loop.time() + _RETRY_S))
+            if refusal is not None and refusal.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                return refusal
+        return None
+
+    async def wait_until(self, shows: Callable[[MetadataImage], bool], wait_ms: int) -> bool:
+        """Wait until this broker's image shows something. Returns whether it does."""
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        while not shows(self._metadata.image):
+            if await newer_image(self._metadata, self._metadata.image.revision, deadline) is not None:
+                return False
+        return True
+
+    async def _send(self, broker_id: int, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int) -> Any:
+        """Errors: PeerError."""
+        number = next((each for each in range(CONNECTIONS_MAX) if each not in self._busy), None)
+        listener = self._metadata.image.brokers[broker_id].inter_broker
+        client = self._peers.client(broker_id, listener, _purpose(number or 0))
+        if number is None:
+            return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
+        self._busy.add(number)
+        try:
+            return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
+        finally:
+            self._busy.discard(number)

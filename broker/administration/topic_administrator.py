@@ -1,0 +1,251 @@
+"""Making, growing and deleting topics: the steps between a request and a topic that is served, or gone.
+
+Decisions are the controller's; here they are committed, waited for in the image, and waited for on disk. A topic is answered as made or
+grown when its partitions can be produced to, as deleted when its name can be used again.
+
+Guards: changes of topics whose names could collide are made one after the other, each decided on an image that shows those before it; so
+of two that want the same, the second is told what it would have been told had it come later. What conflicts nevertheless is decided anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+from weakref import WeakValueDictionary
+
+from lowtide.broker.administration.committing import GIVEN_UP, MAX_PLANS, TOO_LATE, P, check_timeout, commit, decide_and_commit, newer_image
+from lowtide.broker.administration.creation_limits import CreationLimits
+from lowtide.broker.administration.forwarding import OWN_IMAGE_MS, Forwarder
+from lowtide.broker.config.topic_config import TopicConfigFault, validate_topic_configs
+from lowtide.broker.context import BrokerContext
+from lowtide.metadata.changes import NO_CHANGE
+from lowtide.metadata.errors import ConflictError
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.types import TopicId
+from lowtide.replication.deletions import TopicDeletion, plan_deletions, resolve_deletions
+from lowtide.replication.new_partitions import NewPartitions, TopicGrowth, plan_new_partitions
+from lowtide.replication.new_topics import BROKER_DEFAULT, MAX_REQUEST_PARTITIONS, NewTopic, TopicCreation, plan_create_topic
+from lowtide.replication.refusal import Refusal
+
+AUTOMATIC_CREATION_TIMEOUT_MS: Final = 30_000
+"""How long a topic that nobody waits for may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
+
+
+_QUIET: Final = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""Refusals of automatic creations that are not logged: the client asks again."""
+
+
+class TopicAdministrator:
+    """Topics of one cluster, as seen from this broker."""
+
+    def __init__(self, broker: BrokerContext, forwarder: Forwarder | None = None) -> None:
+        """`forwarder` asks the controller where this broker isn't it."""
+        self.broker = broker
+        self.forwarder = forwarder
+        self.limits = CreationLimits(broker)
+        self._creating: set[str] = set()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def plan_creation(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]]) -> TopicCreation | Refusal:
+        """How a topic would be made; `configs` as the client lists them, the last of a name counts."""
+        broker = self.broker
+        checked = validate_topic_configs(broker.config, dict(configs))
+        refusal = Refusal(*checked) if isinstance(checked, TopicConfigFault) else None
+        values = {} if isinstance(checked, TopicConfigFault) else checked
+        wanted = NewTopic(topic.name, topic.partition_count, topic.replication_factor, topic.assignments, values)
+        planned = plan_create_topic(
+            broker.metadata.image,
+            wanted,
+            default_partition_count=broker.config.num_partitions,
+            default_replication_factor=broker.config.default_replication_factor,
+            random=broker.random,
+            config_refusal=refusal,
+        )
+        if isinstance(planned, Refusal):
+            return planned
+        return self.limits.check_partitions(topic.name, planned.partition_count * planned.replication_factor) or planned
+
+    async def create(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> TopicCreation | Refusal:
+        """Have a topic made, by whichever broker is controller; return when it is served here. Refusals as of `create_here`.
+
+        Where another broker makes it, numbers that are left open are this broker's defaults, and the plan is empty.
+        """
+        forwarder, version = self.forwarder, CreateTopicsRequest.VERSIONS.high
+        if forwarder is None or self.broker.metadata.is_controller or timeout_ms <= 0:
+            return await self.create_here(topic, configs, timeout_ms)
+        answer = await forwarder.ask(ApiKey.CREATE_TOPICS, version, self._creation_request(topic, configs, timeout_ms), timeout_ms)
+        if answer is None:
+            return await self.create_here(topic, configs, timeout_ms)
+        if isinstance(answer, Refusal):
+            return answer
+        (row,) = answer.topics
+        if row.error_code != ErrorCode.NONE:
+            return Refusal(ErrorCode(row.error_code), row.error_message or "")
+        await forwarder.wait_until(lambda image: topic.name in image.topics, OWN_IMAGE_MS)
+        await self._settled(asyncio.get_running_loop().time() + OWN_IMAGE_MS / 1000)
+        return TopicCreation(NO_CHANGE, row.topic_id, row.num_partitions, row.replication_factor)
+
+    def _creation_request(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> CreateTopicsRequest:
+        config, is_open = self.broker.config, not topic.assignments
+        count, factor = topic.partition_count, topic.replication_factor
+        return CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=topic.name,
+                    num_partitions=config.num_partitions if count == BROKER_DEFAULT and is_open else count,
+                    replication_factor=config.default_replication_factor if factor == BROKER_DEFAULT and is_open else factor,
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=number, broker_ids=list(ids)) for number, ids in topic.assignments
+                    ],
+                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs],
+                )
+            ],
+            timeout_ms=timeout_ms,
+            validate_only=False,
+        )
+
+    async def create_here(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> TopicCreation | Refusal:
+        """Make a topic, as controller; return when it is served here.
+
+        Refusals: those of the plan, of `decide_and_commit`, and REQUEST_TIMED_OUT when it isn't served in time.
+        """
+        return await self._change(topic.name, lambda: self.plan_creation(topic, configs), timeout_ms, "created")
+
+    def plan_growth(self, wanted: NewPartitions, room: int = MAX_REQUEST_PARTITIONS) -> TopicGrowth | Refusal:
+        """How a topic would get more partitions; `room` is how many the request may still add."""
+        image = self.broker.metadata.image
+        planned = plan_new_partitions(image, wanted, random=self.broker.random, room=room)
+        if isinstance(planned, Refusal):
+            return planned
+        factor = len(image.topics[wanted.name].partitions[0].replicas)
+        return self.limits.check_partitions(wanted.name, planned.added * factor) or planned
+
+    async def grow(self, wanted: NewPartitions, timeout_ms: int, room: int = MAX_REQUEST_PARTITIONS) -> TopicGrowth | Refusal:
+        """Give a topic more partitions; return when they are served. Refusals as of `create`."""
+        return await self._change(wanted.name, lambda: self.plan_growth(wanted, room), timeout_ms, "grown")
+
+    def resolve(self, wanted: Sequence[tuple[str | None, TopicId]]) -> list[TopicDeletion]:
+        """What a DeleteTopics means."""
+        return resolve_deletions(self.broker.metadata.image, wanted)
+
+    async def delete(self, deletions: Sequence[TopicDeletion], timeout_ms: int) -> list[Refusal | None]:
+        """Delete topics, many in a transaction; return when their names can be used again. An outcome for each; refusals as of `create`."""
+        if (too_late := check_timeout(timeout_ms)) is not None:
+            return [too_late] * len(deletions)
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        async with AsyncExitStack() as turns:
+            # In one order for all, so that nobody waits for one who waits for him.
+            for name in sorted({_unified(deletion.name or "") for deletion in deletions}):
+                if not await turns.enter_async_context(self._turn(name, deadline)):
+                    return [TOO_LATE] * len(deletions)
+            outcomes = await self._delete_in_groups(deletions, deadline)
+        if not await self._settled(deadline):
+            late = Refusal(ErrorCode.REQUEST_TIMED_OUT, "The topic is deleted, but not everywhere yet")
+            return [late if refusal is None else refusal for refusal in outcomes]
+        return outcomes
+
+    async def _delete_in_groups(self, deletions: Sequence[TopicDeletion], deadline: float) -> list[Refusal | None]:
+        """Decide and commit until the image shows that all are gone, or why one isn't. What conflicts is decided anew, on a newer image."""
+        metadata = self.broker.metadata
+        left = dict(enumerate(deletions))
+        refusals: dict[int, Refusal] = {}
+        committed: set[int] = set()
+        for _ in range(MAX_PLANS):
+            seen = metadata.image.revision
+            groups, gone = plan_deletions(metadata.image, left)
+            refused = {number: refusal for number, refusal in gone.items() if number not in committed}
+            conflicts = False
+            for group in groups:
+                if asyncio.get_running_loop().time() > deadline:
+                    refused |= dict.fromkeys(group.members, TOO_LATE)
+                    continue
+                try:
+                    refusal = await commit(metadata, group.plan)
+                except ConflictError:
+                    conflicts = True
+                    continue
+                if refusal is not None:
+                    refused |= dict.fromkeys(group.members, refusal)
+                else:
+                    committed.update(group.members)
+            refusals |= refused
+            # Looked up even after a commit: of one whose answer was lost, only the first topic is known to be gone.
+            left = {
+                number: deletion
+                for number, deletion in left.items()
+                if number not in refusals and metadata.image.topic_by_id(deletion.topic_id) is not None
+            }
+            if conflicts and (refusal := await newer_image(metadata, seen, deadline)) is not None:
+                refusals |= dict.fromkeys(left, refusal)
+                break
+            if not left:
+                break
+        else:
+            refusals |= dict.fromkeys(left, GIVEN_UP)
+        return [refusals.get(number) for number in range(len(deletions))]
+
+    def create_automatically(self, name: str, connection: object) -> None:
+        """Begin to create a topic that a client asked for by name, once; not where too many are being created: the client asks again."""
+        if name not in self._creating and self.limits.may_create_automatically(connection, len(self._creating)):
+            self._creating.add(name)
+            self.broker.tasks.spawn(self._create_automatically(name), name=f"create topic {name}")
+
+    async def _create_automatically(self, name: str) -> None:
+        try:
+            outcome = await self.create(NewTopic(name), (), AUTOMATIC_CREATION_TIMEOUT_MS)
+            if not isinstance(outcome, Refusal):
+                self.broker.log.info("topic created automatically", topic=name)
+            elif outcome.error_code not in _QUIET and self.limits.may_log():
+                self.broker.log.warning("topic was not created automatically", topic=name, reason=outcome.message)
+        finally:
+            self._creating.discard(name)
+
+    async def _change(self, name: str, decide: Callable[[], P | Refusal], timeout_ms: int, what: str) -> P | Refusal:
+        """Decide a change of a topic in its turn, make it, and wait until it is carried out here.
+
+        With no time at all nothing is done, as in Kafka. Refusals: those of `decide`, those of `commit`, REQUEST_TIMED_OUT.
+        """
+        if (too_late := check_timeout(timeout_ms)) is not None:
+            return too_late
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        async with self._turn(name, deadline) as has_turn:
+            planned = await decide_and_commit(self.broker.metadata, decide, deadline) if has_turn else TOO_LATE
+        if isinstance(planned, Refusal) or await self._settled(deadline):
+            return planned
+        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"The topic is {what}, but not everywhere yet")
+
+    async def _settled(self, deadline: float) -> bool:
+        """Wait until all that the image says is carried out here. Returns False when the deadline passes first."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.broker.replicas.settled()
+        except TimeoutError:
+            return False
+        return True
+
+    @asynccontextmanager
+    async def _turn(self, name: str, deadline: float) -> AsyncIterator[bool]:
+        """Wait until nobody else changes this topic, or one whose name collides with it. Gives False when the deadline passes first.
+
+        A lock is kept as long as somebody holds it or waits for it.
+        """
+        lock = self._turns.setdefault(_unified(name), asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(deadline):
+                await lock.acquire()
+        except TimeoutError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+
+def _unified(name: str) -> str:
+    """A topic's name as those see it that take `.` and `_` for the same."""
+    return name.replace(".", "_")

@@ -1,0 +1,203 @@
+"""What DescribeConfigs tells of the keys of topics, brokers and groups: values, where they come from, and who would give them otherwise.
+
+Guards: the value of a secret never leaves. Decisions only. Sources: KIP-226 (sources, synonyms), KIP-569 (types, documentation), Kafka's
+`ConfigHelper`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.config.broker_config import BROKER_KEYS, FREE_PREFIXES, ConfigError, broker_key
+from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS, BrokerConfigs
+from lowtide.broker.config.key import ConfigKey, Type, Value, value_text
+from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
+from lowtide.broker.config.keys_topics import TOPIC_KEYS
+from lowtide.broker.config.topic_config import BROKER_SYNONYMS, ConfigSource
+
+LISTENER_PREFIX: Final = "listener.name."
+
+
+class WireType(IntEnum):
+    """Types as the wire numbers them (KIP-569)."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Synonym(msgspec.Struct, frozen=True, gc=False):
+    """Who gives, or would give, a value."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(msgspec.Struct, frozen=True, gc=False):
+    """One key as it is in force. `value` is None for a secret, and for what isn't set."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    synonyms: tuple[Synonym, ...]
+    wire_type: WireType
+    documentation: str
+    is_read_only: bool = False
+    is_sensitive: bool = False
+
+
+Layers = Sequence[tuple[Mapping[str, str], ConfigSource]]
+
+
+def describe_topic_defaults(configs: BrokerConfigs) -> dict[str, ConfigEntry]:
+    """Every key of a topic as it is where the topic doesn't set it."""
+    layers = _layers(configs)
+    entries = {}
+    for key in TOPIC_KEYS:
+        synonyms = () if key.broker_key is None else _synonyms(layers, key.broker_key)
+        value = _text(configs.current.topic_defaults[key.name])
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        entries[key.name] = ConfigEntry(key.name, value, source, synonyms, WireType[key.type.name], key.doc)
+    return entries
+
+
+def describe_topic(defaults: Mapping[str, ConfigEntry], overrides: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
+    """The keys of a topic that sets `overrides`: those `wanted`, or all. What isn't a key is left out."""
+    entries = []
+    for key in _chosen((key for key in TOPIC_KEYS if not key.internal or key.name in overrides), wanted):
+        entry, value = defaults[key.name], overrides.get(key.name)
+        if value is not None:
+            source = ConfigSource.DYNAMIC_TOPIC
+            synonyms = (Synonym(key.name, value, source), *entry.synonyms)
+            entry = msgspec.structs.replace(entry, value=value, source=source, synonyms=synonyms)
+        entries.append(entry)
+    return entries
+
+
+def describe_group(configs: BrokerConfigs, overrides: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
+    """The keys of a group that sets `overrides`: those `wanted`, or all. What isn't a key is left out."""
+    layers = _layers(configs)
+    entries = []
+    for key in _chosen(KEYS_OF_GROUPS, wanted):
+        assert key.broker_key is not None, key.name
+        value, synonyms = overrides.get(key.name), _synonyms(layers, key.broker_key)
+        if value is not None:
+            synonyms = (Synonym(key.name, value, ConfigSource.DYNAMIC_GROUP), *synonyms)
+        shown = _text(configs.current.values[key.broker_key]) if value is None else value
+        entries.append(ConfigEntry(key.name, shown, synonyms[0].source, synonyms, WireType[key.type.name], key.doc))
+    return entries
+
+
+def describe_broker(configs: BrokerConfigs, wanted: Sequence[str] | None) -> list[ConfigEntry]:
+    """The keys of this broker: those `wanted`, or all; also those that it was given although they have a free part in their names."""
+    layers = _layers(configs)
+    current = configs.current
+    names = dict.fromkeys([*(name for name, key in BROKER_KEYS.items() if not key.internal), *current.given])
+    entries = []
+    for key in _chosen(map(broker_key, names), wanted):
+        synonyms = _synonyms(layers, key.name)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        is_given_node_id = key.name in _NODE_ID and source is not ConfigSource.DEFAULT
+        value = _text(current.node_id if is_given_node_id else current.values[key.name])
+        entries.append(_broker_entry(key, value, source, synonyms))
+    return entries
+
+
+def describe_all_brokers(configs: BrokerConfigs, wanted: Sequence[str] | None) -> list[ConfigEntry]:
+    """What is set on all brokers: the keys `wanted` of it, or all."""
+    source = ConfigSource.DYNAMIC_DEFAULT
+    entries = []
+    for key in _chosen(map(_known_or_secret, configs.of_all), wanted):
+        value = configs.of_all[key.name]
+        entries.append(_broker_entry(key, value, source, (Synonym(key.name, None if _is_sensitive(key) else value, source),)))
+    return entries
+
+
+def _broker_entry(key: ConfigKey, value: str | None, source: ConfigSource, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
+    secret = _is_sensitive(key)
+    return ConfigEntry(
+        key.name,
+        None if secret else value,
+        source,
+        synonyms,
+        WireType[key.type.name],
+        key.doc,
+        is_read_only=key.name not in DYNAMIC_KEYS,
+        is_sensitive=secret,
+    )
+
+
+def _chosen(keys: Iterable[ConfigKey], wanted: Sequence[str] | None) -> list[ConfigKey]:
+    """The keys that are wanted, in the order given; an empty wish is for all, as in Kafka."""
+    only = set(wanted or ())
+    return [key for key in keys if not only or key.name in only]
+
+
+_NODE_ID: Final = ("node.id", "broker.id")
+"""Two names of one number: who gives one gives the other."""
+
+_DEFAULTS: Final = {name: key.default for name, key in BROKER_KEYS.items() if key.default is not None}
+
+
+def _layers(configs: BrokerConfigs) -> Layers:
+    """All that gives a broker's keys their values, strongest first."""
+    started_with = configs.started_with
+    static = {name: given.text.strip() for name, given in started_with.given.items()}
+    if not static.keys().isdisjoint(_NODE_ID):
+        static |= dict.fromkeys(_NODE_ID, str(started_with.node_id))
+    return (
+        (configs.of_this, ConfigSource.DYNAMIC_BROKER),
+        (configs.of_all, ConfigSource.DYNAMIC_DEFAULT),
+        (static, ConfigSource.STATIC_BROKER),
+        (_DEFAULTS, ConfigSource.DEFAULT),
+    )
+
+
+def _synonyms(layers: Layers, name: str) -> tuple[Synonym, ...]:
+    """All that gives a broker's key its value, strongest first, from the key itself on: what stands before it is another's."""
+    names = BROKER_SYNONYMS.get(name, (name,))
+    if name.startswith(LISTENER_PREFIX):
+        names = (name, *_base_of(name))
+    found = [Synonym(each, shown_value(each, layer[each]), source) for layer, source in layers for each in names if each in layer]
+    first = next((number for number, synonym in enumerate(found) if synonym.name == name), len(found))
+    return tuple(found[first:])
+
+
+def _base_of(name: str) -> list[str]:
+    """The key that a listener's own key stands in for."""
+    rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+    return [base for base in (rest, rest.partition(".")[2]) if base in BROKER_KEYS][:1]
+
+
+def _text(value: Value) -> str | None:
+    return None if value is None else value_text(value)
+
+
+def shown_value(name: str, text: str) -> str | None:
+    """What may be told of a value that is set on brokers; None for a secret."""
+    return None if _is_sensitive(_known_or_secret(name)) else text
+
+
+def _known_or_secret(name: str) -> ConfigKey:
+    """The key of that name; one that isn't known, which another version may have stored, is taken for a secret."""
+    try:
+        return broker_key(name)
+    except ConfigError:
+        return ConfigKey(name, Type.PASSWORD, None, None, "")
+
+
+def _is_sensitive(key: ConfigKey) -> bool:
+    """Whether its value must not be told: secrets, and what plug-ins are given, of which nobody knows what it is."""
+    return key.type is Type.PASSWORD or key.name.startswith(FREE_PREFIXES)

@@ -1,0 +1,103 @@
+"""A broker's configuration while it runs: what it was started with, and what was set on it, or on all brokers, since.
+
+From weak to strong: defaults, what the broker was started with, what is set on all brokers, what is set on this one. Guards: the
+configuration in force has been checked whole; what is stored and cannot be, because another version wrote it, is left aside.
+
+A key can be set while the broker runs if Apache Kafka lists it so **and** the change takes effect here at once: the defaults of topics,
+the limits of connections, the memory of silent producers. Every other key is refused, and described as read-only.
+
+Sources: KIP-226, Kafka's `DynamicBrokerConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig, broker_key, load_config
+from lowtide.broker.config.key import ConfigError
+from lowtide.broker.config.keys_topics import TOPIC_KEYS
+from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
+from lowtide.broker.config.topic_config import check_consumed_retention
+from lowtide.metadata.image import NOTHING_SET, MetadataImage
+
+DYNAMIC_KEYS: Final = frozenset(
+    {key.broker_key for key in TOPIC_KEYS if key.broker_key is not None}
+    | {"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides", "producer.id.expiration.ms"}
+    | {"log.retention.commitoffset.enable"}
+    | {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
+    | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
+)
+"""The keys that can be set while a broker runs."""
+
+assert BROKER_KEYS.keys() >= DYNAMIC_KEYS
+
+Layer = Mapping[str, str]
+"""Texts by key."""
+
+
+class BrokerConfigs:
+    """The configuration of one broker, as it is now."""
+
+    def __init__(self, started_with: BrokerConfig) -> None:
+        self.started_with = started_with
+        self.current = started_with
+        self.of_all: Layer = {}
+        """What is set on all brokers, as it is stored."""
+        self.of_this: Layer = {}
+        """What is set on this broker, as it is stored."""
+
+    def follow(self, image: MetadataImage) -> str | None:
+        """Take over what the metadata say. Returns what is wrong with them, if something is: the keys that are left aside."""
+        self.of_all = image.broker_configs.get("", NOTHING_SET).configs
+        self.of_this = image.broker_configs.get(str(self.started_with.node_id), NOTHING_SET).configs
+        of_all, of_this = self._possible_of(self.of_all), self._possible_of(self.of_this)
+        try:
+            self.current = self._overlaid(of_all, of_this)
+        except ConfigError as error:  # Possible each, but not with each other: set while brokers ran on something else.
+            self.current = self.started_with
+            return str(error)
+        left_aside = (self.of_all.keys() - of_all.keys()) | (self.of_this.keys() - of_this.keys())
+        return f"not possible: {', '.join(sorted(left_aside))}" if left_aside else None
+
+    def check(self, wanted: Layer, *, of_all: bool) -> None:
+        """Whether this broker can run on `wanted` instead of what is set on all brokers, or on this one.
+
+        What is stored and left aside may stay as it is. Errors: ConfigError, one sentence.
+        """
+        stored = self.of_all if of_all else self.of_this
+        judged = {name: text for name, text in wanted.items() if stored.get(name) != text or self._is_possible(name, text)}
+        fixed = sorted(broker_key(name).name for name in judged if name not in DYNAMIC_KEYS)
+        if fixed:
+            message = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+            raise ConfigError(message)
+        if of_all:
+            config = self._overlaid(judged, self._possible_of(self.of_this))
+        else:
+            config = self._overlaid(self._possible_of(self.of_all), judged)
+        check_consumed_retention(config.values, config.topic_defaults)
+
+    def _possible_of(self, layer: Layer) -> Layer:
+        return {name: text for name, text in layer.items() if self._is_possible(name, text)}
+
+    def _is_possible(self, name: str, text: str) -> bool:
+        if name not in DYNAMIC_KEYS:
+            return False
+        try:
+            self._overlaid({}, {name: text})
+        except ConfigError:
+            return False
+        return True
+
+    def _overlaid(self, of_all: Layer, of_this: Layer) -> BrokerConfig:
+        started = self.started_with
+        if not of_all and not of_this:
+            return started
+        given = dict(started.given)
+        given |= {name: Given(text, DYNAMIC_DEFAULT) for name, text in of_all.items()}
+        given |= {name: Given(text, DYNAMIC_BROKER) for name, text in of_this.items()}
+        return msgspec.structs.replace(
+            load_config(given=given), listeners=started.listeners, advertised_listeners=started.advertised_listeners
+        )

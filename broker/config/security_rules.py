@@ -1,0 +1,51 @@
+"""Settings of TLS, SASL, tokens, authorization and policies fail closed: what a broker cannot enforce yet, it refuses to start with.
+
+Guards: an operator who asks for protection never gets open service. A key that takes effect (`ConfigKey.enforced`) is not refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lowtide.broker.config.key import HIDDEN, LISTENER_PREFIX, ConfigKey, ImpossibleTogetherError, Type, Value, value_text
+from lowtide.broker.config.keys_security import SECURITY_KEYS
+from lowtide.broker.config.keys_server import SERVER_KEYS
+
+_POLICIES: Final = ("alter.config.policy.class.name", "client.quota.callback.class", "create.topic.policy.class.name")
+"""Classes that would refuse requests: Lowtide loads no Java classes."""
+
+_KEYS: Final = {
+    key.name: key for key in (*SECURITY_KEYS, *SERVER_KEYS) if not key.enforced and (key in SECURITY_KEYS or key.name in _POLICIES)
+}
+_ASKS_ALWAYS: Final = frozenset({"sasl.enabled.mechanisms"})
+"""Keys that ask for protection even with their default value, where they are set."""
+
+
+def check_security(values: Mapping[str, Value], given: Mapping[str, object]) -> None:
+    """Refuse every setting that asks for protection which Lowtide does not give yet.
+
+    `given` has the names that are set, in any form that `broker_key` takes. The default and an empty value ask for nothing.
+    Errors: ImpossibleTogetherError.
+    """
+    for name in given:
+        key = _KEYS.get(name) or _of_a_listener(name)
+        if key is None:
+            continue
+        value = values[name]
+        if not value or (value == key.default_value and key.name not in _ASKS_ALWAYS):
+            continue
+        text = HIDDEN if key.type is Type.PASSWORD else value_text(value)
+        message = (
+            f"{name}={text} asks for protection that Lowtide does not enforce yet, and is refused so that no listener is open by mistake: "
+            "leave it out, and let only trusted clients reach the listeners"
+        )
+        raise ImpossibleTogetherError(message, name)
+
+
+def _of_a_listener(name: str) -> ConfigKey | None:
+    """The key that a name stands for at one listener: `listener.name.<listener>.<key>`, or with a SASL mechanism before the key."""
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    rest = name[len(LISTENER_PREFIX) :].partition(".")[2]
+    return _KEYS.get(rest) or _KEYS.get(rest.partition(".")[2])

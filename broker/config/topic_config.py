@@ -1,0 +1,245 @@
+"""A topic's configuration: what a client may set, what follows from the broker, and the `LogConfig` that the logs run on.
+
+Guards: what is in the metadata has been checked here, so a log never meets a value that it cannot run on.
+Source: Kafka's LogConfig, and what Kafka 4.3 answers where that isn't what one would guess.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from lowtide.broker.config.consumed_retention import BROKER_NAMES, broker_consumed_ms, check_broker, fault_of_topic, topic_consumed_ms
+from lowtide.broker.config.key import ConfigError, ConfigKey, ImpossibleTogetherError, Value, value_text
+from lowtide.broker.config.keys_topics import TOPIC_KEYS
+from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT
+from lowtide.protocol.errors import ErrorCode
+from lowtide.storage.log.log_values import LogConfig
+
+if TYPE_CHECKING:
+    from lowtide.broker.config.broker_config import BrokerConfig
+
+TOPIC_KEYS_BY_NAME: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in TOPIC_KEYS})
+"""All keys of a topic by name."""
+
+_HOUR_MS: Final = 3_600_000
+_MINUTE_MS: Final = 60_000
+
+
+class TopicConfigFault(NamedTuple):
+    """Why a topic's configuration is refused: the code and the sentence that the client gets."""
+
+    error_code: ErrorCode
+    message: str
+
+
+def validate_topic_config(name: str, value: str | None) -> str | TopicConfigFault:
+    """Check one key as a client sets it when it creates a topic. Returns the value as it is kept: trimmed, lists joined by commas."""
+    key = TOPIC_KEYS_BY_NAME.get(name)
+    if key is None:
+        return TopicConfigFault(ErrorCode.INVALID_CONFIG, f"{name} is not a key of a topic's configuration.")
+    if value is None:
+        return TopicConfigFault(ErrorCode.INVALID_CONFIG, f"{name} has no value: allowed is {key.describe_allowed()}.")
+    try:
+        return value_text(key.parse(value))
+    except ConfigError as error:
+        return TopicConfigFault(ErrorCode.INVALID_CONFIG, f"{error}.")
+
+
+def validate_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> dict[str, str] | TopicConfigFault:
+    """Check a topic's keys each and with each other. Returns them as they are kept, or the first fault."""
+    kept: dict[str, str] = {}
+    for name, value in overrides.items():
+        checked = validate_topic_config(name, value)
+        if isinstance(checked, TopicConfigFault):
+            return checked
+        kept[name] = checked
+    values = _effective(broker, kept)
+    least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    assert isinstance(least, int), least
+    assert isinstance(most, int), most
+    if least > most:
+        message = f"min.compaction.lag.ms={least} is not possible: allowed is at most max.compaction.lag.ms={most}."
+        return TopicConfigFault(ErrorCode.INVALID_CONFIG, message)
+    fault = fault_of_topic(_own(kept), _number(values["retention.ms"]))
+    return kept if fault is None else TopicConfigFault(ErrorCode.INVALID_CONFIG, fault)
+
+
+def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
+    """What a topic's logs run on: its own keys, else the broker's.
+
+    `topic_overrides` have been checked (`validate_topic_configs`). A key that isn't known, from a newer broker, is left aside.
+    """
+    values = _effective(broker, topic_overrides)
+    policy = values["cleanup.policy"]
+    assert isinstance(policy, tuple), policy
+    segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
+    retention_ms = _number(values["retention.ms"])
+    return LogConfig(
+        segment_bytes=_number(segment_bytes),
+        segment_ms=_segment_ms(values, policy),
+        segment_jitter_ms=_number(values["segment.jitter.ms"]),
+        segment_index_bytes=_number(values["segment.index.bytes"]),
+        index_interval_bytes=_number(values["index.interval.bytes"]),
+        max_message_bytes=_number(values["max.message.bytes"]),
+        message_timestamp_type=value_text(values["message.timestamp.type"]),
+        message_timestamp_before_max_ms=_number(values["message.timestamp.before.max.ms"]),
+        message_timestamp_after_max_ms=_number(values["message.timestamp.after.max.ms"]),
+        cleanup_policy=frozenset(policy),
+        compression_type=value_text(values["compression.type"]),
+        flush_messages=_number(values["flush.messages"]),
+        flush_ms=_number(values["flush.ms"]),
+        file_delete_delay_ms=_number(values["file.delete.delay.ms"]),
+        preallocate=values["preallocate"] is True,
+        retention_ms=retention_ms,
+        retention_bytes=_number(values["retention.bytes"]),
+        log_retention_min_timestamp=_number(values["log.retention.min.timestamp"]),
+        retention_commitoffset_ms=topic_consumed_ms(
+            _own(topic_overrides), _number(broker.topic_defaults["retention.commitoffset.ms"]), retention_ms
+        ),
+        min_insync_replicas=_number(values["min.insync.replicas"]),
+        delete_retention_ms=_number(values["delete.retention.ms"]),
+        min_cleanable_dirty_ratio=float(value_text(values["min.cleanable.dirty.ratio"])),
+        min_compaction_lag_ms=_number(values["min.compaction.lag.ms"]),
+        max_compaction_lag_ms=_number(values["max.compaction.lag.ms"]),
+    )
+
+
+def _segment_ms(values: Mapping[str, Value], policy: tuple[str, ...]) -> int:
+    """When a segment is closed: a record can't be compacted before (KIP-354)."""
+    segment_ms = _number(values["segment.ms"])
+    return min(segment_ms, _number(values["max.compaction.lag.ms"])) if "compact" in policy else segment_ms
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from; the wire's numbers (KIP-226)."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_GROUP = 8
+
+
+_SOURCES: Final = {DYNAMIC_BROKER: ConfigSource.DYNAMIC_BROKER, DYNAMIC_DEFAULT: ConfigSource.DYNAMIC_DEFAULT}
+
+_SYNONYMS: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    BROKER_NAMES,
+)
+BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {name: names for names in _SYNONYMS for name in names if name != "log.flush.scheduler.interval.ms"}
+)
+"""Keys of a broker that say the same, strongest first. (The scheduler's interval is a default for another key, not its other name.)"""
+
+
+class TopicConfigEntry(NamedTuple):
+    """One key of a topic as it is in force."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_sensitive: bool
+
+
+def describe_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
+    """Every key of a topic that sets `overrides`, with its value and where that comes from, as CreateTopics answers it.
+
+    Any of the broker's keys that say a value counts as its source. DescribeConfigs knows the first of them only (`described`): a
+    segment's time from `log.roll.hours` is the broker's here and a default there, in Kafka too (`KafkaConfigSchema`, `ConfigHelper`).
+    """
+    entries = []
+    for key in TOPIC_KEYS:
+        if key.name in overrides:
+            entries.append(TopicConfigEntry(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC, is_sensitive=False))
+        elif not key.internal:
+            source = _source(broker, key.broker_key)
+            entries.append(TopicConfigEntry(key.name, value_text(broker.topic_defaults[key.name]), source, is_sensitive=False))
+    return entries
+
+
+def _source(broker: BrokerConfig, broker_key: str | None) -> ConfigSource:
+    """Who gives a topic's default: the strongest of the broker's keys that say it."""
+    names = () if broker_key is None else BROKER_SYNONYMS.get(broker_key, (broker_key,))
+    given = next((broker.given[name] for name in names if name in broker.given), None)
+    return ConfigSource.DEFAULT if given is None else _SOURCES.get(given.source, ConfigSource.STATIC_BROKER)
+
+
+def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
+    """What a topic that sets nothing has, from a broker's values.
+
+    Errors: ImpossibleTogetherError where a broker's value isn't one that a topic could have.
+    """
+    defaults: dict[str, Value] = {}
+    for key in TOPIC_KEYS:
+        defaults[key.name] = key.default_value if key.broker_key is None else values[key.broker_key]
+    defaults["segment.ms"] = _first(values, ("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS))
+    defaults["segment.jitter.ms"] = _first(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS))
+    defaults["flush.ms"] = _first(values, ("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1))
+    defaults["retention.ms"] = _retention_ms(values)
+    defaults["retention.commitoffset.ms"] = broker_consumed_ms(values)
+    _check_defaults(defaults)
+    return defaults
+
+
+def check_consumed_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
+    """Whether a broker keeps consumed records no longer than any. Errors: ImpossibleTogetherError."""
+    check_broker(values, _number(defaults["retention.ms"]))
+
+
+def _retention_ms(values: Mapping[str, Value]) -> int:
+    """The broker's retention time; any negative number is -1, for ever. Source: Kafka's KafkaConfig, which refuses 0 here."""
+    names = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+    retention_ms = _first(values, (names[0], 1), (names[1], _MINUTE_MS), (names[2], _HOUR_MS))
+    if retention_ms == 0:
+        name = next(each for each in names if values[each] is not None)
+        message = f"{name}=0 is not possible: allowed is -1, or at least 1"
+        raise ImpossibleTogetherError(message, name)
+    return max(-1, retention_ms)
+
+
+def _check_defaults(defaults: Mapping[str, Value]) -> None:
+    """A broker's key may allow what the topic's key doesn't (a flush interval below 0)."""
+    for key in TOPIC_KEYS:
+        if key.broker_key is None or defaults[key.name] is None:
+            continue
+        try:
+            key.parse(value_text(defaults[key.name]))
+        except ConfigError:
+            text = value_text(defaults[key.name])
+            message = f"{key.broker_key}={text} is not possible: allowed is {key.describe_allowed()}"
+            raise ImpossibleTogetherError(message, key.broker_key) from None
+
+
+def _first(values: Mapping[str, Value], *candidates: tuple[str, int]) -> int:
+    """The first key that is set, times its unit."""
+    for name, unit in candidates:
+        value = values[name]
+        if value is not None:
+            return _number(value) * unit
+    raise AssertionError(candidates)
+
+
+def _effective(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
+    return {**broker.topic_defaults, **_own(overrides)}
+
+
+def _own(overrides: Mapping[str, str]) -> dict[str, Value]:
+    """What a topic sets itself, read. What another version let through is left aside."""
+    own: dict[str, Value] = {}
+    for name, text in overrides.items():
+        with contextlib.suppress(KeyError, ConfigError):
+            own[name] = TOPIC_KEYS_BY_NAME[name].parse(text)
+    return own
+
+
+def _number(value: Value) -> int:
+    assert isinstance(value, int), value
+    return value

@@ -1,0 +1,443 @@
+"""A classic group: its members, its generation, and its state.
+
+Everything here is a value that changes by plain calls; when and why is the part of `rebalancing` and of those above it.
+
+Guards: a state is only ever left for one that may follow it; a generation's number only rises; an instance id belongs to one member; the
+protocol of a generation is one that each of its members speaks.
+
+Source: Kafka's `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, MemberMemory, bytes_of_member
+from lowtide.broker.coordinator.runtime.effects import Reply
+from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.group_records import GroupMetadataValue, MemberMetadata
+from lowtide.protocol.messages.join_group import JoinGroupResponseMember
+from lowtide.protocol.types import UNKNOWN_OFFSET
+
+NO_GENERATION: Final = -1
+
+
+class GroupState(Enum):
+    """What a group is doing. Values are the names that clients are told."""
+
+    EMPTY = "Empty"
+    """No members. action: joins begin a rebalance, commits from outside are kept. transition: a member joins → PREPARING_REBALANCE;
+    deleted, expired or unloaded → DEAD, as from every other state."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Members are waited for. action: joins wait, heartbeats and syncs are REBALANCE_IN_PROGRESS, commits of the generation before are
+    kept. transition: all have joined, or the time is up → COMPLETING_REBALANCE; nobody is left → EMPTY."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """The leader is waited for. action: syncs wait, heartbeats are fine, commits are REBALANCE_IN_PROGRESS. transition: the assignments are
+    kept → STABLE; a member comes, goes or changes → PREPARING_REBALANCE."""
+    STABLE = "Stable"
+    """Members work. action: syncs are answered, heartbeats and commits are fine. transition: a member comes, goes or changes, or the leader
+    joins again → PREPARING_REBALANCE."""
+    DEAD = "Dead"
+    """Gone from this coordinator. action: COORDINATOR_NOT_AVAILABLE. transition: none."""
+
+    __hash__ = object.__hash__
+    """There is one object of each; the hash that enumerations come with is a function in Python, and every request looks states up."""
+
+
+_FOLLOWS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.DEAD: frozenset(),
+}
+
+
+class Member(msgspec.Struct):
+    """A member of a classic group. `protocols`: name and metadata, the preferred one first."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    awaiting_join: Reply = None
+    """The request that waits for the rebalance."""
+    awaiting_sync: Reply = None
+    """The request that waits for the leader's assignments."""
+    is_new: bool = False
+    """It has not been in a generation yet."""
+    held_bytes: int = 0
+    """What the group has counted for it."""
+
+    def metadata(self, protocol: str) -> bytes:
+        """What the member said for a protocol that it speaks."""
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        message = f"member {self.member_id} does not speak {protocol}"
+        raise AssertionError(message)
+
+    def vote(self, candidates: frozenset[str]) -> str:
+        """The protocol of the candidates that the member likes best."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+
+class ClassicGroup:
+    """One group. Members are kept in the order in which they came."""
+
+    __slots__ = (
+        "awaiting_join_count",
+        "generation_id",
+        "group_id",
+        "held_bytes",
+        "initial_delay",
+        "last_record_offset",
+        "leader_id",
+        "members",
+        "memory",
+        "new_member_added",
+        "pending_join",
+        "pending_sync",
+        "previous_state",
+        "protocol_name",
+        "protocol_type",
+        "state",
+        "state_since_ms",
+        "static_members",
+        "subscribed",
+        "supported",
+    )
+
+    def __init__(self, group_id: str, *, wall_ms: int | None, memory: MemberMemory | None = None) -> None:
+        """An empty group in generation 0; `wall_ms` is None where it isn't known since when; `memory` is shared by a broker's groups."""
+        self.group_id = group_id
+        self.memory = memory if memory is not None else MemberMemory()
+        self.held_bytes = 0
+        self.state = GroupState.EMPTY
+        self.previous_state = GroupState.DEAD
+        self.state_since_ms = wall_ms
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.generation_id = 0
+        self.leader_id: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        """Instance id → member id."""
+        self.pending_join: dict[str, None] = {}
+        """Member ids that were given out and have not come back yet (KIP-394)."""
+        self.pending_sync: dict[str, None] = {}
+        self.awaiting_join_count = 0
+        self.supported: Counter[str] = Counter()
+        """How many members speak each protocol."""
+        self.subscribed: frozenset[str] | None = None
+        """The topics of a group of consumers, if they could be read."""
+        self.new_member_added = False
+        self.initial_delay: tuple[int, int] | None = None
+        """In the first rebalance of an empty group: the delay that runs, and what may follow it; milliseconds."""
+        self.last_record_offset = UNKNOWN_OFFSET
+        """The last record about this group or its offsets; what it says can be told when that is committed."""
+
+    # ------------------------------------------------------------------ state
+    def transition_to(self, state: GroupState, wall_ms: int) -> None:
+        """Go into a state that may follow this one."""
+        assert state in _FOLLOWS[self.state], f"group {self.group_id} goes from {self.state.value} to {state.value}"
+        self.previous_state, self.state, self.state_since_ms = self.state, state, wall_ms
+
+    @property
+    def can_rebalance(self) -> bool:
+        """Whether a rebalance may begin."""
+        return GroupState.PREPARING_REBALANCE in _FOLLOWS[self.state]
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it only keeps offsets: nobody has ever joined it."""
+        return self.protocol_type is None and self.state is GroupState.EMPTY and not self.pending_join
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        """Whether its members are consumers."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that a member may take to join again."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def has_all_members_joined(self) -> bool:
+        """Whether a rebalance has nobody to wait for."""
+        return len(self.members) == self.awaiting_join_count and not self.pending_join
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether members consume a topic; those of a group of consumers whose subscriptions can't be read may."""
+        return topic in self.subscribed if self.subscribed is not None else self.uses_consumer_protocol
+
+    def living_subscriptions(self) -> frozenset[str] | None:
+        """The topics that living members consume, or are about to; None where they are consumers and it isn't known what of."""
+        if not self.members or not self.uses_consumer_protocol:
+            return frozenset()
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return None  # Who is joining may want topics that the last generation didn't.
+        return self.subscribed
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Whether this is a member.
+
+        Errors: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static one that another has taken the place of.
+        """
+        if group_instance_id is not None:
+            existing = self.static_members.get(group_instance_id)
+            if existing is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if existing != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    # ------------------------------------------------------------------ members
+    def add(self, member: Member, protocol_type: str) -> None:
+        """Take a member in; the first one is the leader, and says the group's type."""
+        assert member.member_id not in self.members
+        if member.group_instance_id is not None:
+            assert member.group_instance_id not in self.static_members, f"{member.group_instance_id} is a member already"
+            self.static_members[member.group_instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = protocol_type
+        assert self.protocol_type == protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self._count_protocols(member, 1)
+        if member.awaiting_join is not None:
+            self.awaiting_join_count += 1
+        self._take_back(member.member_id)
+
+    def give_out(self, member_id: str) -> None:
+        """Wait for somebody to join under this id."""
+        assert member_id not in self.pending_join
+        self.pending_join[member_id] = None
+        self._hold(MEMBER_BYTES)
+
+    def _take_back(self, member_id: str) -> None:
+        if member_id in self.pending_join:
+            del self.pending_join[member_id]
+            self._hold(-MEMBER_BYTES)
+
+    def remove(self, member_id: str) -> None:
+        """Let a member go, or one that has an id only; the oldest one left leads then. What it waits for isn't answered here."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count_protocols(member, -1)
+            if member.awaiting_join is not None:
+                self.awaiting_join_count -= 1
+            if member.group_instance_id is not None:
+                del self.static_members[member.group_instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        self._take_back(member_id)
+        self.pending_sync.pop(member_id, None)
+
+    def update(
+        self,
+        member: Member,
+        protocols: tuple[tuple[str, bytes], ...],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        awaiting_join: Reply,
+    ) -> None:
+        """Take over what a member says of itself when it joins again."""
+        if member.protocols != protocols:
+            self._count_protocols(member, -1)
+            member.protocols = protocols
+            self._count_protocols(member, 1)
+        member.rebalance_timeout_ms, member.session_timeout_ms = rebalance_timeout_ms, session_timeout_ms
+        self.awaiting_join_count += (awaiting_join is not None) - (member.awaiting_join is not None)
+        member.awaiting_join = awaiting_join
+
+    def replace_static(self, group_instance_id: str, new_member_id: str) -> tuple[Member, Member]:
+        """Give an instance's place to a new member id: `(what was there, what is there now)`. Nobody waits in the new one."""
+        old_member_id = self.static_members[group_instance_id]
+        old = self.members[old_member_id]
+        if old.awaiting_join is not None:
+            self.awaiting_join_count -= 1
+        new = msgspec.structs.replace(old, member_id=new_member_id, awaiting_join=None, awaiting_sync=None, is_new=False)
+        self.members = {new_member_id if key == old_member_id else key: member for key, member in self.members.items()}
+        self.members[new_member_id] = new
+        self.static_members[group_instance_id] = new_member_id
+        if self.leader_id == old_member_id:
+            self.leader_id = new_member_id
+        if old_member_id in self.pending_sync:
+            del self.pending_sync[old_member_id]
+            self.pending_sync[new_member_id] = None
+        return old, new
+
+    def take_awaiting_join(self, member: Member) -> Reply:
+        """The request that waits for the rebalance, which does so no longer; None where there is none."""
+        reply, member.awaiting_join = member.awaiting_join, None
+        if reply is not None:
+            self.awaiting_join_count -= 1
+        return reply
+
+    def elect_joined_leader(self) -> bool:
+        """See to it that the leader has joined this rebalance. Returns False when nobody has."""
+        leader = self.members.get(self.leader_id) if self.leader_id is not None else None
+        if leader is None:
+            return False
+        if leader.awaiting_join is None:
+            joined = next((member for member in self.members.values() if member.awaiting_join is not None), None)
+            if joined is None:
+                return False
+            self.leader_id = joined.member_id
+        return True
+
+    # ------------------------------------------------------------------ memory
+    def has_room(self, more_bytes: int) -> bool:
+        """Whether more may be held for members of this group."""
+        return self.memory.has_room(self.held_bytes, more_bytes)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """Keep a member's assignment."""
+        self._hold(len(assignment) - len(member.assignment))
+        member.held_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def release(self) -> None:
+        """The group is gone: whatever still happens to it counts for nobody."""
+        self.memory.held_bytes -= self.held_bytes
+        self.memory = MemberMemory()
+
+    def _hold(self, more_bytes: int) -> None:
+        self.held_bytes += more_bytes
+        self.memory.held_bytes += more_bytes
+
+    # ------------------------------------------------------------------ protocols
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether somebody who speaks these may join: one of them is spoken by all who are here."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and any(True for _ in names)
+        return self.protocol_type == protocol_type and any(self.supported[name] == len(self.members) for name in names)
+
+    def select_protocol(self) -> str:
+        """The protocol that all speak and most like best; of equals the one that was voted for first."""
+        candidates = frozenset([name for name, count in self.supported.items() if count == len(self.members)])
+        if len(candidates) == 1:
+            return next(iter(candidates))
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return max(votes, key=votes.__getitem__)
+
+    def begin_generation(self, wall_ms: int) -> None:
+        """The members that are here make the next generation, or nobody does."""
+        self.generation_id = self.generation_id + 1 & 0x7FFF_FFFF
+        self.protocol_name = self.select_protocol() if self.members else None
+        self.compute_subscribed()
+        self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, wall_ms)
+        self.pending_sync.clear()
+
+    def compute_subscribed(self) -> None:
+        """Read which topics the members consume, if they are consumers."""
+        self.subscribed = None
+        if not self.uses_consumer_protocol:
+            return
+        if not self.members:
+            self.subscribed = frozenset()
+        elif self.protocol_name is not None:
+            name = self.protocol_name
+            try:
+                self.subscribed = frozenset(topic for member in self.members.values() for topic in subscribed_topics(member.metadata(name)))
+            except ProtocolError:
+                return
+
+    def joined_members(self) -> list[JoinGroupResponseMember]:
+        """The members as the leader is told them."""
+        assert self.protocol_name is not None
+        return [
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(self.protocol_name),
+            )
+            for member in self.members.values()
+        ]
+
+    def as_record(self, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
+        """The group as it is kept, with these assignments."""
+        assert self.protocol_name is not None or not self.members, "a group with members has a protocol"
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp=self.state_since_ms if self.state_since_ms is not None else -1,
+            members=[
+                MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout=member.rebalance_timeout_ms,
+                    session_timeout=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol_name or ""),
+                    assignment=assignments[member.member_id],
+                )
+                for member in self.members.values()
+            ],
+        )
+
+    @classmethod
+    def from_record(cls, group_id: str, value: GroupMetadataValue, memory: MemberMemory | None = None) -> ClassicGroup:
+        """The group that a record keeps: empty, or stable with its members.
+
+        Errors: ProtocolError for one that can't be.
+        """
+        names = [row.member_id for row in value.members]
+        instances = [row.group_instance_id for row in value.members if row.group_instance_id is not None]
+        if value.members and (value.protocol is None or value.leader not in names):
+            message = f"group {group_id} has members, but no protocol or no leader"
+            raise ProtocolError(message)
+        if len(set(names)) < len(names) or len(set(instances)) < len(instances):
+            message = f"group {group_id} has a member twice"
+            raise ProtocolError(message)
+        since = value.current_state_timestamp
+        group = cls(group_id, wall_ms=since if since >= 0 else None, memory=memory)
+        group.generation_id = value.generation
+        group.protocol_type = value.protocol_type or None
+        group.protocol_name = value.protocol
+        group.leader_id = (value.leader or None) if value.members else None
+        for row in value.members:
+            member = Member(
+                member_id=row.member_id,
+                group_instance_id=row.group_instance_id,
+                client_id=row.client_id,
+                client_host=row.client_host,
+                rebalance_timeout_ms=row.rebalance_timeout if row.rebalance_timeout >= 0 else row.session_timeout,
+                session_timeout_ms=row.session_timeout,
+                protocols=((value.protocol or "", row.subscription),),
+                assignment=row.assignment,
+            )
+            group.add(member, value.protocol_type)
+        if group.members:
+            group.state = GroupState.STABLE
+        group.compute_subscribed()
+        return group
+
+    def _count_protocols(self, member: Member, by: int) -> None:
+        """Count a member in (1) or out (-1), with what it takes."""
+        self._hold(-member.held_bytes)
+        member.held_bytes = 0
+        if by > 0:
+            words = (member.client_id, member.group_instance_id)
+            member.held_bytes = bytes_of_member(words, member.protocols) + len(member.assignment)
+            self._hold(member.held_bytes)
+        for name in dict(member.protocols):
+            self.supported[name] += by
+            if not self.supported[name]:
+                del self.supported[name]

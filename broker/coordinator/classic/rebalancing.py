@@ -1,0 +1,235 @@
+"""How a classic group gets from one generation to the next, and what happens when somebody is late.
+
+A rebalance waits until all members have joined again, at most as long as the slowest of them may take; who hasn't joined then is out,
+unless it is static. An empty group waits a little for more members first. Then the leader's assignments are waited for, again as long.
+
+Guards: whoever waits is answered once; a member that is out is not waited for; no two rebalances of a group run at once.
+Source: Kafka's `GroupMetadataManager`; KIP-134 (the first delay), KIP-345 (static members), KIP-394 (ids that are given out first).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState, Member
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.runtime.effects import Effects, append_error
+from lowtide.broker.coordinator.runtime.timers import Timers
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.join_group import JoinGroupResponse
+from lowtide.protocol.messages.sync_group import SyncGroupResponse
+
+TimerKey: TypeAlias = tuple[Literal["heartbeat", "join", "sync", "expiry", "revocation", "rejoin", "resync", "assignment"], str, str]
+"""What is due: a member's sign of life, the end of a rebalance, that of the wait for the assignments, or a look at old offsets; in a group
+whose partitions the broker assigns, what a member is to give back, that one of the classic protocol joins or syncs, or a new target."""
+
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
+"""How long a member that has never been in a generation may wait for one. Source: `CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS`."""
+
+NO_MEMBER_ID: Final = ""
+
+
+def joined(group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinGroupResponse:
+    """The answer to a join that succeeded."""
+    return JoinGroupResponse(
+        error_code=ErrorCode.NONE,
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader_id or "",
+        member_id=member_id,
+        members=group.joined_members() if with_members else [],
+    )
+
+
+def join_failed(error: ErrorCode, member_id: str = NO_MEMBER_ID) -> JoinGroupResponse:
+    """The answer to a join that failed."""
+    return JoinGroupResponse(error_code=error, protocol_name=None, leader="", member_id=member_id, members=[])
+
+
+def sync_failed(error: ErrorCode) -> SyncGroupResponse:
+    """The answer to a sync that failed."""
+    return SyncGroupResponse(error_code=error, assignment=b"")
+
+
+class Rebalancing:
+    """The steps of rebalances, over the groups of one coordinator."""
+
+    def __init__(self, settings: GroupSettings, timers: Timers[TimerKey]) -> None:
+        self._settings = settings
+        self._timers = timers
+
+    # ------------------------------------------------------------------ signs of life
+    def extend_session(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
+        """A member has shown that it lives."""
+        self._timers.schedule(("heartbeat", group.group_id, member.member_id), now_ms + member.session_timeout_ms)
+
+    def extend_new_member(self, group: ClassicGroup, member_id: str, timeout_ms: int, now_ms: int) -> None:
+        """Wait so long for the next sign of one that isn't in a generation yet."""
+        self._timers.schedule(("heartbeat", group.group_id, member_id), now_ms + timeout_ms)
+
+    def end_session(self, group: ClassicGroup, member_id: str) -> None:
+        """Nobody waits for a member's sign any more."""
+        self._timers.cancel(("heartbeat", group.group_id, member_id))
+
+    def cancel_timers(self, group: ClassicGroup) -> None:
+        """Nothing of a group is waited for any more."""
+        self._timers.cancel(("join", group.group_id, ""))
+        self._timers.cancel(("sync", group.group_id, ""))
+        for member_id in (*group.members, *group.pending_join):
+            self.end_session(group, member_id)
+
+    def on_silent(self, group: ClassicGroup, member_id: str, effects: Effects) -> None:
+        """A member, or one that has an id only, has not shown itself in time."""
+        if member_id in group.pending_join:
+            group.remove(member_id)
+            if group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined:
+                self.complete_join(group, effects)
+            return
+        member = group.members.get(member_id)
+        if member is None or (not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None)):
+            return  # Whoever waits for the others can't be expected to show itself; the end of the rebalance gives it a new session.
+        self.drop_waiting(group, member, effects)
+        group.remove(member_id)
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.rebalance_or_complete(group, effects)
+        elif group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined:
+            self.complete_join(group, effects)
+
+    def drop_waiting(self, group: ClassicGroup, member: Member, effects: Effects) -> None:
+        """Answer what a member waits for that is about to be out."""
+        reply = group.take_awaiting_join(member)
+        if reply is not None:
+            effects.answer(reply, join_failed(ErrorCode.UNKNOWN_MEMBER_ID))
+        if member.awaiting_sync is not None:
+            effects.answer(member.awaiting_sync, sync_failed(ErrorCode.UNKNOWN_MEMBER_ID))
+            member.awaiting_sync = None
+
+    # ------------------------------------------------------------------ joining
+    def rebalance_or_complete(self, group: ClassicGroup, effects: Effects) -> None:
+        """Somebody came, went or changed: begin a rebalance, or see whether the one that runs is complete."""
+        if group.can_rebalance:
+            self.prepare(group, effects)
+        else:
+            self.complete_join_if_all_joined(group, effects)
+
+    def prepare(self, group: ClassicGroup, effects: Effects) -> None:
+        """Begin a rebalance. The first of an empty group waits a little for more members."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self._give_up_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, effects)
+        group.pending_sync.clear()
+        self._timers.cancel(("sync", group.group_id, ""))
+        is_initial = group.state is GroupState.EMPTY
+        group.transition_to(GroupState.PREPARING_REBALANCE, effects.wall_ms)
+        if is_initial:
+            delay_ms = max(self._settings.initial_rebalance_delay_ms, 0)
+            group.initial_delay = (delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
+            group.new_member_added = False
+            if delay_ms:
+                self._timers.schedule(("join", group.group_id, ""), effects.now_ms + delay_ms)
+            else:
+                self.complete_join(group, effects)
+        elif group.has_all_members_joined:
+            self.complete_join(group, effects)
+        else:
+            self._timers.schedule(("join", group.group_id, ""), effects.now_ms + group.rebalance_timeout_ms)
+
+    def complete_join_if_all_joined(self, group: ClassicGroup, effects: Effects) -> None:
+        """Complete a rebalance that has nobody left to wait for; the first one of an empty group waits for its delay all the same."""
+        if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay is None and group.has_all_members_joined:
+            self.complete_join(group, effects)
+
+    def on_join_timeout(self, group: ClassicGroup, effects: Effects) -> None:
+        """The time of a rebalance is up, or a delay of the first one, which goes on while members come."""
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        if group.initial_delay is not None and group.new_member_added and group.initial_delay[1] > 0:
+            delay_ms, remaining_ms = group.initial_delay
+            group.new_member_added = False
+            next_ms = min(max(self._settings.initial_rebalance_delay_ms, 0), remaining_ms)
+            group.initial_delay = (next_ms, max(remaining_ms - delay_ms, 0))
+            self._timers.schedule(("join", group.group_id, ""), effects.now_ms + next_ms)
+            return
+        self.complete_join(group, effects)
+
+    def complete_join(self, group: ClassicGroup, effects: Effects) -> None:
+        """Make the next generation of those who have joined, and of static members who have not."""
+        self._timers.cancel(("join", group.group_id, ""))
+        group.initial_delay = None
+        for member in list(group.members.values()):
+            if member.awaiting_join is None and member.group_instance_id is None:
+                group.remove(member.member_id)
+                self.end_session(group, member.member_id)
+        if group.members and not group.elect_joined_leader():
+            # Only static members are left, and none of them has joined: they keep their places until their sessions end.
+            self._timers.schedule(("join", group.group_id, ""), effects.now_ms + group.rebalance_timeout_ms)
+            return
+        group.begin_generation(effects.wall_ms)
+        if not group.members:
+            effects.keep_group(group.group_id, group.as_record({}))
+            return
+        for member in group.members.values():
+            reply = group.take_awaiting_join(member)
+            if reply is not None:
+                effects.answer(reply, joined(group, member.member_id, with_members=member.member_id == group.leader_id))
+            self.extend_session(group, member, effects.now_ms)
+            member.is_new = False
+            group.pending_sync[member.member_id] = None
+        self._timers.schedule(("sync", group.group_id, ""), effects.now_ms + group.rebalance_timeout_ms)
+
+    # ------------------------------------------------------------------ syncing
+    def note_synced(self, group: ClassicGroup, member_id: str) -> None:
+        """A member has asked for its assignment."""
+        group.pending_sync.pop(member_id, None)
+        if not group.pending_sync:
+            self._timers.cancel(("sync", group.group_id, ""))
+
+    def on_sync_timeout(self, group: ClassicGroup, effects: Effects) -> None:
+        """Members that have not asked for their assignments in time are out, the leader perhaps among them."""
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
+            return
+        for member_id in list(group.pending_sync):
+            group.remove(member_id)
+            self.end_session(group, member_id)
+        self.prepare(group, effects)
+
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], effects: Effects) -> None:
+        """Keep the leader's assignments, and give them out when they are kept. A member that isn't named gets an empty one."""
+        generation_id = group.generation_id
+        whole = {member_id: assignments.get(member_id, b"") for member_id in group.members}
+        effects.keep_group(group.group_id, group.as_record(whole))
+
+        def go_on(error: ErrorCode, effects: Effects) -> None:
+            if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != generation_id:
+                return
+            if error != ErrorCode.NONE:
+                self._give_up_assignments(group, append_error(error), effects)
+                self.rebalance_or_complete(group, effects)
+                return
+            for member in group.members.values():
+                group.assign(member, whole.get(member.member_id, b""))
+            self._give_out(group, ErrorCode.NONE, effects)
+            group.transition_to(GroupState.STABLE, effects.wall_ms)
+
+        effects.then.append(go_on)
+
+    def _give_up_assignments(self, group: ClassicGroup, error: ErrorCode, effects: Effects) -> None:
+        """Tell whoever waits for an assignment that there won't be one."""
+        for member in group.members.values():
+            group.assign(member, b"")
+        self._give_out(group, error, effects)
+
+    def _give_out(self, group: ClassicGroup, error: ErrorCode, effects: Effects) -> None:
+        for member in group.members.values():
+            reply, member.awaiting_sync = member.awaiting_sync, None
+            if reply is None:
+                continue
+            effects.answer(reply, synced(group, member) if error == ErrorCode.NONE else sync_failed(error))
+            self.extend_session(group, member, effects.now_ms)
+
+
+def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+    """The answer to a member that gets its assignment."""
+    return SyncGroupResponse(
+        error_code=ErrorCode.NONE, protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+    )

@@ -1,0 +1,360 @@
+"""What all decisions about groups whose partitions the broker assigns have in common: finding a group, changing a member, letting it go.
+
+Guards: the group's epoch rises with every change of its members, what they subscribe to, and the topics as they are; nothing is done to a
+group that isn't kept in a record; a member that is late is out, and if the record of that can't be kept, it is tried again.
+
+Source: Kafka's `GroupMetadataManager`; KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from lowtide.broker.coordinator.classic.classic_group import GroupState
+from lowtide.broker.coordinator.classic.rebalancing import Rebalancing, TimerKey
+from lowtide.broker.coordinator.consumer.any_group import GroupsById
+from lowtide.broker.coordinator.consumer.assignors import Target
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup, bytes_of
+from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, MemberState
+from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
+from lowtide.broker.coordinator.consumer.group_times import GroupTimes
+from lowtide.broker.coordinator.consumer.migration import Migration, Shared
+from lowtide.broker.coordinator.consumer.pattern_topics import PatternMatching
+from lowtide.broker.coordinator.consumer.reconciliation import Reconciliation, reconcile
+from lowtide.broker.coordinator.consumer.target_assignment import TargetAssigner, epoch_change
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.runtime.effects import Effects, Job, Work
+from lowtide.broker.coordinator.runtime.timers import Timers
+from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.types import TopicId
+
+RETRY_MS: Final = 500
+"""How long what is due waits that could not be kept. Source: `CoordinatorRuntime.EventBasedCoordinatorTimer`."""
+
+MEMBER_TIMERS: Final = ("heartbeat", "revocation", "rejoin", "resync")
+
+
+class ConsumerGroups:
+    """The groups of this kind of one coordinator; `groups` has those of the other kind, too."""
+
+    def __init__(
+        self, groups: GroupsById, settings: GroupSettings, timers: Timers[TimerKey], shared: Shared, rebalancing: Rebalancing
+    ) -> None:
+        self.groups = groups
+        self.settings = settings
+        self.timers = timers
+        self.topics = shared.topics
+        self.memory = shared.memory
+        self.times = GroupTimes(settings, self.topics)
+        self._assigner = TargetAssigner(settings, self.topics, self.times)
+        self._assigning: set[str] = set()
+        """The groups whose targets a worker is making."""
+        self._patterns = PatternMatching(groups, settings, self.topics)
+        self.migration = Migration(groups, settings, shared, rebalancing)
+
+    # ------------------------------------------------------------------ records
+    def note(self, change: ConsumerGroupChange) -> ConsumerGroup | None:
+        """Take over what a record says: the group, None where there is none any more. Errors: ProtocolError for one of a classic group."""
+        group = self.groups.get(change.group)
+        if not isinstance(group, ConsumerGroup):
+            if change.value is None:
+                return None
+            if group is not None and not group.is_simple:
+                message = f"a record of {change.kind.name} for {change.group}, which is a classic group"
+                raise ProtocolError(message)
+            if group is not None:
+                group.release()
+            group = self.groups[change.group] = ConsumerGroup(change.group, self.memory)
+        if change.kind is RecordType.GROUP and change.value is None:
+            del self.groups[change.group]
+            group.is_dead = True
+            group.release()
+            self._cancel_timers(group, group.members)
+            return None
+        group.apply(change)
+        if change.kind is RecordType.MEMBER and change.value is None:  # Not before: whoever can't be let go is still waited for.
+            self._cancel_timers(group, [change.name])
+        return group
+
+    def on_loaded(self, group: ConsumerGroup, effects: Effects) -> None:
+        """From now on members have to show that they live."""
+        for member in group.members.values():
+            self.extend_session(group, member, effects.now_ms)
+            if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
+                self._expect_revocation(group, member, effects.now_ms)
+
+    def has_room(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
+        """Whether a member may be remembered, or more of it."""
+        known = group.members.get(member.member_id)
+        more_bytes = bytes_of(member) - (bytes_of(known) if known is not None else 0)
+        if self.memory.has_room(group.held_bytes, more_bytes):
+            return True
+        self.memory.refused_count += 1
+        return False
+
+    # ------------------------------------------------------------------ finding, keeping
+    def open(self, group_id: str, *, creates: bool) -> Decision | Refusal:
+        """Begin a decision about a group, about a new one, or one that takes a classic one over. Errors: GROUP_ID_NOT_FOUND."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return Decision(group)
+        if not creates:
+            return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id}.")
+        if group is None or group.state is GroupState.EMPTY:
+            return Decision(ConsumerGroup(group_id), is_new=True, takes_over=group)
+        return self.migration.upgrade(group)
+
+    def carry_out(self, decision: Decision, effects: Effects) -> None:
+        """Ask for what was decided."""
+        classic = decision.takes_over
+        if classic is not None:
+            self.migration.send_away(classic, effects)
+        decision.carry_out(effects)
+        if decision.resolves:
+            self._patterns.begin(decision, effects)
+        if classic is not None and classic.members:
+            # The classic group's timers end with it; those of its members begin anew, whether or not the records are committed in time.
+            effects.then.append(partial(self._start_sessions, classic.group_id))
+
+    def _start_sessions(self, group_id: str, _error: ErrorCode, effects: Effects) -> None:
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            for member in group.members.values():
+                if self.timers.deadline_of(("heartbeat", group_id, member.member_id)) is None:
+                    self.extend_session(group, member, effects.now_ms)
+
+    # ------------------------------------------------------------------ a member
+    def update_member(
+        self, decision: Decision, old: ConsumerMember, new: ConsumerMember, owned: Assignment | None, effects: Effects
+    ) -> ConsumerMember | Refusal:
+        """Take over what a member says, and bring it a step closer to its target.
+
+        Errors: INVALID_REGULAR_EXPRESSION, FENCED_MEMBER_EPOCH.
+        """
+        group = decision.group
+        changed = self.update_subscription(decision, old, new, effects)
+        if isinstance(changed, Refusal):
+            return changed
+        epoch, subscription_changed = changed
+        target_epoch, target = group.target_epoch, None
+        if epoch > group.target_epoch:
+            wait_ms = self._assigner.wait_ms(group, effects.wall_ms)
+            if wait_ms or group.group_id in self._assigning or self._assigner.is_heavy(group):
+                self._schedule_assignment(group.group_id, effects.now_ms + wait_ms)
+            else:
+                target_epoch, target = epoch, self._assign(decision, epoch, old, new, effects.wall_ms)
+        if target is None:
+            target = group.target_of(new)
+        return self.reconcile_member(
+            decision, new, (target_epoch, target), owned, effects.now_ms, subscription_changed=subscription_changed
+        )
+
+    def update_subscription(
+        self, decision: Decision, old: ConsumerMember, new: ConsumerMember, effects: Effects
+    ) -> tuple[int, bool] | Refusal:
+        """Take over what a member says: the group's epoch, and whether the member consumes anything else. Errors: as of `update_member`."""
+        group = decision.group
+        if not new.says_the_same_as(old):
+            decision.keep_subscription(new)
+        names_changed = new.topic_names != old.topic_names
+        pattern = self._patterns.update(decision, old, new, effects.wall_ms)
+        if isinstance(pattern, Refusal):
+            return pattern
+        epoch = group.group_epoch
+        bumps = decision.is_new or names_changed or pattern.is_resolved
+        image = self.topics.image
+        if bumps or group.checked_image is not image:
+            metadata_hash = self.topics.hash_of(_names_after(group, old, new))
+            if bumps or metadata_hash != group.metadata_hash:
+                epoch += 1
+                decision.keep_epoch(epoch, metadata_hash)
+            else:
+                group.checked_image = image
+        return epoch, names_changed or pattern.changed
+
+    def _assign(self, decision: Decision, epoch: int, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> Assignment:
+        group = decision.group
+        members = dict(group.members)
+        if new.instance_id is not None:
+            replaced = group.static_members.get(new.instance_id)
+            if replaced is not None:
+                members.pop(replaced, None)
+        members[new.member_id] = new
+        assignor = self._assignor(group.preferred_assignor(old, new))
+        changes, changed = self._assigner.assign(group, epoch, members, assignor, wall_ms)
+        decision.changes.extend(changes)
+        target = changed.get(new.member_id)
+        return target if target is not None else group.targets.get(new.member_id, NOTHING)
+
+    def _assignor(self, preferred: str | None) -> str:
+        return preferred if preferred in self.settings.consumer_assignors else self._assigner.default_assignor()
+
+    def assignor_of(self, group: ConsumerGroup) -> str:
+        """Who assigns a group's partitions."""
+        return self._assignor(group.preferred_assignor())
+
+    def reconcile_member(
+        self,
+        decision: Decision,
+        member: ConsumerMember,
+        target: tuple[int, Assignment],
+        owned: Assignment | None,
+        now_ms: int,
+        *,
+        subscription_changed: bool,
+    ) -> ConsumerMember | Refusal:
+        """Bring a member a step closer to a target, which is an epoch and what it has to have in it. Errors: FENCED_MEMBER_EPOCH."""
+        group = decision.group
+        if not subscription_changed and member.is_reconciled_to(target[0]):
+            return member
+
+        def subscribed() -> frozenset[TopicId]:
+            return self.topics.ids_of(group.names_of(member))
+
+        moved = reconcile(
+            member,
+            Reconciliation(
+                target_epoch=target[0],
+                target=target[1],
+                owned=owned,
+                subscribed=subscribed,
+                is_owned=group.is_owned,
+                subscription_changed=subscription_changed,
+            ),
+        )
+        if moved is None:
+            return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} must give back all that it has, and join anew.")
+        if moved != member:
+            decision.keep_current(moved)
+            if moved.classic is None and moved.state is MemberState.UNREVOKED_PARTITIONS:
+                self._expect_revocation(group, moved, now_ms)
+            else:
+                self.timers.cancel(("revocation", group.group_id, moved.member_id))
+        return moved
+
+    # ------------------------------------------------------------------ letting go
+    def fence(self, group: ConsumerGroup, members: Iterable[ConsumerMember], effects: Effects) -> None:
+        """Let members go: they left, or are late. If the last one is among them that speaks the new protocol, the group becomes classic."""
+        gone = {member.member_id: member for member in members}
+        if not gone:
+            effects.barrier = max(effects.barrier, group.last_record_offset)
+            return
+        if self.migration.may_downgrade(group, gone):
+            self.migration.downgrade(group, gone, effects)
+            return
+        decision = Decision(group)
+        for member_id in gone:
+            decision.remove(member_id)
+        kept = {pattern for pattern in group.pattern_counts if _count_of(gone, pattern) < group.pattern_counts[pattern]}
+        for pattern in dict.fromkeys(member.pattern for member in gone.values() if member.pattern is not None):
+            if pattern not in kept:
+                decision.keep(RecordType.PATTERN, pattern, None)
+        names = {name for member_id, member in group.members.items() if member_id not in gone for name in member.topic_names}
+        for pattern, resolved in group.patterns.items():
+            if pattern in kept:
+                names |= resolved.topics
+        decision.keep_epoch(group.group_epoch + 1, self.topics.hash_of(names))
+        decision.carry_out(effects)
+
+    # ------------------------------------------------------------------ time
+    def on_timer(self, key: TimerKey, effects: Effects) -> None:
+        """A member of one of these groups is late, or a new target is due."""
+        kind, group_id, member_id = key
+        group = self.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            return
+        if kind == "assignment":
+            self._make_target(group, effects)
+        else:
+            member = group.members.get(member_id)
+            if member is None or (kind == "revocation" and member.state is not MemberState.UNREVOKED_PARTITIONS):
+                return
+            self.fence(group, [member], effects)
+        effects.then.append(partial(self._retry, key))
+
+    def _retry(self, key: TimerKey, error: ErrorCode, effects: Effects) -> None:
+        group = self.groups.get(key[1])
+        if error == ErrorCode.NONE or not isinstance(group, ConsumerGroup):
+            return
+        if key[2] in group.members if key[2] else group.group_epoch > group.target_epoch:
+            self.timers.schedule(key, effects.now_ms + RETRY_MS)
+
+    def _make_target(self, group: ConsumerGroup, effects: Effects) -> None:
+        """Make a target for the members that there are: now, or let a worker do it."""
+        if group.group_epoch <= group.target_epoch or not group.members or group.group_id in self._assigning:
+            return
+        make = self._assigner.prepare(group, group.members, self.assignor_of(group))
+        if self._assigner.is_heavy(group):
+            self._assigning.add(group.group_id)
+            effects.work.append(Work(make, partial(self._on_target, group, group.group_epoch)))
+        else:
+            self._keep_target(group, group.group_epoch, make(), effects)
+
+    def _on_target(self, group: ConsumerGroup, epoch: int, made: Target | BaseException, effects: Effects) -> None:
+        """A worker has made a target: find out what of it is new, a member at a time."""
+        if isinstance(made, BaseException):
+            self._assigning.discard(group.group_id)
+            return
+        kept: list[tuple[ConsumerGroupChange, CoordinatorRecord]] = []
+        effects.jobs.append(Job(self._assigner.keep_in_steps(group, made, kept), partial(self._on_compared, group, epoch, kept)))
+
+    def _on_compared(
+        self, group: ConsumerGroup, epoch: int, kept: list[tuple[ConsumerGroupChange, CoordinatorRecord]], effects: Effects
+    ) -> None:
+        """Keep a target; who has left since gets nothing by it, and who has come is in the next one."""
+        self._assigning.discard(group.group_id)
+        if self.groups.get(group.group_id) is not group or epoch <= group.target_epoch:
+            return
+        for change, record in kept:
+            if change.name in group.members:
+                effects.keep_encoded(change, record)
+        effects.keep_change(epoch_change(group, epoch, effects.wall_ms))
+        if group.group_epoch > epoch:
+            self._schedule_assignment(group.group_id, effects.now_ms + self.times.assignment_interval_ms(group.group_id))
+
+    def _keep_target(self, group: ConsumerGroup, epoch: int, made: Target, effects: Effects) -> None:
+        changes, _ = self._assigner.keep(group, epoch, made, effects.wall_ms)
+        for change in changes:
+            effects.keep_change(change)
+
+    def _schedule_assignment(self, group_id: str, deadline_ms: int) -> None:
+        if self.timers.deadline_of(("assignment", group_id, "")) is None:
+            self.timers.schedule(("assignment", group_id, ""), deadline_ms)
+
+    def extend_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
+        """A member has shown that it lives."""
+        classic = member.classic
+        timeout_ms = self.times.session_timeout_ms(group.group_id) if classic is None else classic.session_timeout_ms
+        self.timers.schedule(("heartbeat", group.group_id, member.member_id), now_ms + timeout_ms)
+
+    def _expect_revocation(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
+        """A member was asked to give partitions back."""
+        self.timers.schedule(("revocation", group.group_id, member.member_id), now_ms + max(member.rebalance_timeout_ms, 0))
+
+    def _cancel_timers(self, group: ConsumerGroup, members: Iterable[str]) -> None:
+        for member_id in members:
+            for kind in MEMBER_TIMERS:
+                self.timers.cancel((kind, group.group_id, member_id))
+        if group.is_dead:
+            self.timers.cancel(("assignment", group.group_id, ""))
+
+
+def _names_after(group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> set[str]:
+    """The topics of a group when a member says something else than it did."""
+    if old.topic_names == new.topic_names:
+        names = set(group.topic_counts)
+    else:
+        gone = {name for name in old.topic_names if group.topic_counts[name] == 1}
+        names = (set(group.topic_counts) - gone) | new.topic_names
+    for pattern, resolved in group.patterns.items():
+        if pattern != old.pattern or pattern == new.pattern or group.pattern_counts[pattern] > 1:
+            names |= resolved.topics
+    return names
+
+
+def _count_of(members: Mapping[str, ConsumerMember], pattern: str) -> int:
+    return sum(member.pattern == pattern for member in members.values())

@@ -1,0 +1,46 @@
+"""The times of groups whose partitions the broker assigns: what is set on a group itself, else what the broker says.
+
+A change takes effect at a member's next heartbeat, or the group's next target. Guards: no time is out of the broker's bounds: what was set
+before they were drawn closer counts as the bound. Source: Kafka's `GroupConfigManager`, `GroupConfig`.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.config.keys_of_groups import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from lowtide.broker.coordinator.consumer.topic_view import ImageHolder
+from lowtide.broker.coordinator.group_settings import GroupSettings
+
+
+class GroupTimes:
+    """See the module. All in milliseconds."""
+
+    def __init__(self, settings: GroupSettings, holder: ImageHolder) -> None:
+        self._settings = settings
+        self._holder = holder
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """After how long without a sign a member is out."""
+        settings, own_ms = self._settings, self._own_ms(group_id, SESSION_TIMEOUT)
+        if own_ms is None:
+            return settings.consumer_session_timeout_ms
+        return min(max(own_ms, settings.consumer_session_timeout_min_ms), settings.consumer_session_timeout_max_ms)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often members are asked to show that they live."""
+        settings, own_ms = self._settings, self._own_ms(group_id, HEARTBEAT_INTERVAL)
+        if own_ms is None:
+            return settings.consumer_heartbeat_interval_ms
+        return min(max(own_ms, settings.consumer_heartbeat_interval_min_ms), settings.consumer_heartbeat_interval_max_ms)
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """How much time lies between two targets."""
+        settings, own_ms = self._settings, self._own_ms(group_id, ASSIGNMENT_INTERVAL)
+        if own_ms is None:
+            return settings.consumer_assignment_interval_ms
+        return min(max(own_ms, settings.consumer_assignment_interval_min_ms), settings.consumer_assignment_interval_max_ms)
+
+    def _own_ms(self, group_id: str, name: str) -> int | None:
+        """What is set on the group. What isn't a number, which another version may have let through, isn't set."""
+        configs = self._holder.image.group_configs.get(group_id)
+        text = configs.configs.get(name) if configs is not None else None
+        return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,116 @@
+"""Which topics match the patterns that members of a group subscribe to: found out a slice at a time, and kept in records.
+
+Guards: a pattern that can't be read is refused before anybody has it; the patterns of a group are matched one time at once, and not more
+often than every `REFRESH_MIN_MS`, whatever its members send.
+
+Source: Kafka's `GroupMetadataManager.maybeUpdateRegularExpressions`, `handleRegularExpressionsResult`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final, NamedTuple
+
+from lowtide.broker.coordinator.consumer.any_group import GroupsById
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
+from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
+from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, check_pattern
+from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.runtime.effects import Effects, Job
+from lowtide.protocol.consumer_group_records import PatternTopics, RecordType
+from lowtide.protocol.errors import ErrorCode
+
+REFRESH_MIN_MS: Final = 10_000
+"""Source: `GroupMetadataManager.REGEX_BATCH_REFRESH_MIN_INTERVAL_MS`."""
+
+
+class PatternChange(NamedTuple):
+    """What a member did with its pattern: whether it is another, and whether its topics are known."""
+
+    changed: bool
+    is_resolved: bool
+
+
+class PatternMatching:
+    """The patterns of one coordinator's groups."""
+
+    def __init__(self, groups: GroupsById, settings: GroupSettings, topics: TopicView) -> None:
+        self._groups = groups
+        self._settings = settings
+        self._topics = topics
+        self._resolving: set[str] = set()
+        """The groups whose patterns are being matched."""
+
+    def update(self, decision: Decision, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> PatternChange | Refusal:
+        """Take over a member's pattern, and see whether the group's have to be matched anew. Errors: INVALID_REGULAR_EXPRESSION."""
+        group = decision.group
+        changed = old.topic_regex != new.topic_regex
+        is_resolved = False
+        wanted = set(group.pattern_counts)
+        if changed:
+            if old.pattern is not None and group.pattern_counts[old.pattern] == 1:
+                wanted.discard(old.pattern)
+                decision.keep(RecordType.PATTERN, old.pattern, None)
+            if new.pattern is not None:
+                if new.pattern not in group.pattern_counts and check_pattern(new.pattern) != ErrorCode.NONE:
+                    return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, "SubscribedTopicRegex is not a valid regular expression.")
+                wanted.add(new.pattern)
+                is_resolved = new.pattern in group.patterns
+        if wanted and self._needs_refresh(group, wanted, wall_ms):
+            decision.resolves = frozenset(wanted)
+        return PatternChange(changed, is_resolved)
+
+    def _needs_refresh(self, group: ConsumerGroup, wanted: set[str], wall_ms: int) -> bool:
+        if group.group_id in self._resolving:
+            return False
+        last = next(iter(group.patterns.values()), None)
+        if last is None:
+            return True
+        age_ms = wall_ms - last.wall_ms
+        if 0 <= age_ms <= REFRESH_MIN_MS:
+            return False
+        return (
+            wanted != set(group.patterns)
+            or last.revision < self._topics.new_topics_revision
+            or not 0 <= age_ms <= self._settings.consumer_regex_refresh_interval_ms
+        )
+
+    def begin(self, decision: Decision, effects: Effects) -> None:
+        """Match a group's patterns to the topics that the client may know of; what comes of it is kept when it is there."""
+        group_id, patterns, may_see = decision.group.group_id, decision.resolves, decision.may_see
+        self._resolving.add(group_id)
+        image = self._topics.image
+        found: dict[str, frozenset[str]] = {}
+        names = tuple(image.topics)
+
+        def steps() -> Generator[None, None, None]:
+            for pattern in sorted(patterns):
+                matching = yield from NamePattern(pattern).matching(names)
+                found[pattern] = frozenset(matching if may_see is None else filter(may_see, matching))
+
+        effects.jobs.append(Job(steps(), lambda effects: self._on_resolved(group_id, found, image.revision, effects)))
+
+    def _on_resolved(self, group_id: str, found: dict[str, frozenset[str]], revision: int, effects: Effects) -> None:
+        self._resolving.discard(group_id)
+        group = self._groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            return
+        decision = Decision(group)
+        names = set(group.topic_counts)
+        bumps = False
+        for pattern, topics in found.items():
+            if pattern in group.pattern_counts:
+                known = group.patterns.get(pattern)
+                bumps = bumps or topics != (known.topics if known is not None else frozenset())
+                names |= topics
+                value = PatternTopics(topics=sorted(topics), version=revision, timestamp=effects.wall_ms)
+                decision.keep(RecordType.PATTERN, pattern, value)
+        for pattern, known in group.patterns.items():
+            if pattern not in found:
+                names |= known.topics
+        metadata_hash = self._topics.hash_of(names)
+        if bumps or metadata_hash != group.metadata_hash:
+            decision.keep_epoch(group.group_epoch + 1, metadata_hash)
+        decision.carry_out(effects)

@@ -1,0 +1,124 @@
+"""How a member gets from what it has to what its group's target gives it: first it gives back, then its epoch rises, then it gets.
+
+Guards: a partition that anybody else may still have is given to nobody; a member's epoch becomes the target's only when it has given back
+all that the target doesn't leave it.
+
+Source: Kafka's `CurrentAssignmentBuilder`; KIP-848, "Reconciliation of the group".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, MemberState
+from lowtide.protocol.types import TopicId
+
+
+class Reconciliation(msgspec.Struct, frozen=True):
+    """What a member is to be reconciled to, and what is known while that happens."""
+
+    target_epoch: int
+    target: Assignment
+    owned: Assignment | None
+    """What the member says it has; None where it doesn't say."""
+    subscribed: Callable[[], frozenset[TopicId]]
+    """The ids of the topics that the member consumes, those that there are."""
+    is_owned: Callable[[TopicId, int], bool]
+    """Whether somebody of the group has a partition, or may still have it."""
+    subscription_changed: bool
+
+
+def reconcile(member: ConsumerMember, facts: Reconciliation) -> ConsumerMember | None:
+    """The member a step further, or as it was. None for one whose state isn't known and that has something: it has to be fenced."""
+    epoch, state = member.member_epoch, member.state
+    if state is MemberState.STABLE:
+        is_waiting = epoch == facts.target_epoch
+    elif state is MemberState.UNREVOKED_PARTITIONS:
+        is_waiting = _owns_any(facts.owned, member.revoking)
+        # The epoch rises by what was given back, but never above a target that isn't there yet.
+        epoch = min(epoch + 1, facts.target_epoch)
+    elif state is MemberState.UNRELEASED_PARTITIONS:
+        is_waiting = False
+    elif facts.owned is None or facts.owned:
+        return None
+    else:
+        is_waiting, epoch = False, facts.target_epoch
+    if is_waiting:
+        return _without_unsubscribed(member, facts) if facts.subscription_changed else member
+    return _next(member, facts, epoch)
+
+
+def _owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
+    """Whether the member may still have any of these; one that doesn't say may."""
+    if owned is None:
+        return True
+    return any(not numbers.isdisjoint(owned.get(topic_id, ())) for topic_id, numbers in partitions.items())
+
+
+def _without_unsubscribed(member: ConsumerMember, facts: Reconciliation) -> ConsumerMember:
+    """Ask for what the member no longer subscribes to, while there isn't a newer target yet."""
+    subscribed = facts.subscribed()
+    gone = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in subscribed}
+    if not gone:
+        return member
+    kept = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id in subscribed}
+    revoking = dict(member.revoking)
+    for topic_id, numbers in gone.items():
+        revoking[topic_id] = revoking.get(topic_id, frozenset()) | numbers
+    if _owns_any(facts.owned, revoking):
+        return msgspec.structs.replace(member, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoking)
+    return msgspec.structs.replace(member, assigned=kept, epochs=_epochs(member, kept, member.revoking, member.member_epoch))
+
+
+def _next(member: ConsumerMember, facts: Reconciliation, member_epoch: int) -> ConsumerMember:
+    """Compare what the member has with the target: what it keeps, must give back, may get, and what others still have."""
+    subscribed = facts.subscribed()
+    kept: dict[TopicId, frozenset[int]] = {}
+    revoking: dict[TopicId, frozenset[int]] = {}
+    free: dict[TopicId, frozenset[int]] = {}
+    has_unreleased = False
+    for topic_id in dict.fromkeys((*facts.target, *member.assigned)):
+        target = facts.target.get(topic_id, frozenset()) if topic_id in subscribed else frozenset()
+        assigned = member.assigned.get(topic_id, frozenset())
+        keeps, gives_back, gets = assigned & target, assigned - target, target - assigned
+        own = member.revoking.get(topic_id, frozenset())
+        released = frozenset(number for number in gets if number in own or not facts.is_owned(topic_id, number))
+        has_unreleased = has_unreleased or len(released) < len(gets)
+        if keeps:
+            kept[topic_id] = keeps
+        if gives_back:
+            revoking[topic_id] = gives_back
+        if released:
+            free[topic_id] = released
+    if revoking and _owns_any(facts.owned, revoking):
+        return _moved(member, member_epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+    for topic_id, numbers in free.items():
+        kept[topic_id] = kept.get(topic_id, frozenset()) | numbers
+    state = MemberState.UNRELEASED_PARTITIONS if has_unreleased else MemberState.STABLE
+    return _moved(member, facts.target_epoch, state, kept, NOTHING)
+
+
+def _moved(member: ConsumerMember, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment) -> ConsumerMember:
+    return msgspec.structs.replace(
+        member,
+        member_epoch=epoch,
+        previous_epoch=member.member_epoch,
+        state=state,
+        assigned=assigned,
+        revoking=revoking,
+        epochs=_epochs(member, assigned, revoking, epoch),
+    )
+
+
+def _epochs(member: ConsumerMember, assigned: Assignment, revoking: Assignment, epoch: int) -> dict[TopicId, dict[int, int]]:
+    """In which epoch each partition was given: what the member had keeps its own, what is new, or given back and given again, has this."""
+    found: dict[TopicId, dict[int, int]] = {}
+    for part, had in ((assigned, member.assigned), (revoking, None)):
+        for topic_id, numbers in part.items():
+            known, old = member.epochs.get(topic_id, {}), had.get(topic_id, frozenset()) if had is not None else numbers
+            row = found.setdefault(topic_id, {})
+            for number in numbers:
+                row[number] = known.get(number, epoch) if number in old else epoch
+    return found

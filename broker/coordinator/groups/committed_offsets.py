@@ -1,0 +1,325 @@
+"""The committed offsets of the groups of one coordinator, and those of transactions that are still open.
+
+Guards: an offset changes by `apply`, `apply_pending` and `end_transaction` only, which are called for records, those of a log that is
+loaded and those that were just appended; so what is told is what a coordinator tells that loads the log. An offset of an open transaction
+is never told; while there is one for a partition, the offset that it had before isn't outdated.
+
+Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98, KIP-211 (expiry), KIP-447, KIP-496 (deletion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.consumer.any_group import AnyGroup
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.group_admission import GroupAdmission
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommits, OffsetCommitValue
+from lowtide.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from lowtide.protocol.messages.offset_delete import (
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from lowtide.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, Offset, ProducerId, TopicId
+
+ResponseRowT = TypeVar("ResponseRowT", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
+
+_KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
+    row_type: tuple(row_type(partition_index=number, error_code=ErrorCode.NONE) for number in range(256))
+    for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
+}
+"""What is answered about nearly every offset. Nobody changes a row that was made."""
+
+NO_RETENTION_TIME: Final = -1
+"""A client leaves it to the broker how long its offsets are kept."""
+
+
+class CommittedOffsets:
+    """See the module. `offsets`: group → topic → partition → what was committed."""
+
+    def __init__(self, settings: GroupSettings, admission: GroupAdmission | None = None) -> None:
+        """`admission` is shared by all groups of a broker."""
+        self._settings = settings
+        self._admission = admission if admission is not None else GroupAdmission(settings)
+        self.offsets: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+        self.pending = PendingOffsets()
+
+    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Take over what a record says, which is later than all others so far."""
+        if value is not None:
+            self._keep_all(key.group, key.topic, [(key.partition, value)])
+            if self.pending:
+                self.pending.outdo(key.group, key.topic, key.partition)
+            return
+        self.pending.remove(key.group, key.topic, key.partition)
+        topics = self.offsets.get(key.group)
+        partitions = topics.get(key.topic) if topics is not None else None
+        if topics is None or partitions is None:
+            return
+        gone = partitions.pop(key.partition, None)
+        if gone is not None:
+            self._admission.forget((gone,))
+        if not partitions:
+            del topics[key.topic]
+        if not topics:
+            del self.offsets[key.group]
+
+    def apply_commits(self, commits: OffsetCommits) -> None:
+        """As `apply`, for each of them."""
+        self._keep_all(commits.group, commits.topic, commits.values)
+        if self.pending:
+            for partition, _ in commits.values:
+                self.pending.outdo(commits.group, commits.topic, partition)
+
+    def _keep_all(self, group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]]) -> None:
+        """Remembers offsets of one topic, and counts them."""
+        partitions, admission = self.offsets.setdefault(group, {}).setdefault(topic, {}), self._admission
+        before = len(partitions)
+        if admission.metadata_bytes:
+            for number, _ in values:
+                known = partitions.get(number)
+                if known is not None:
+                    admission.metadata_bytes -= len(known.metadata)
+        partitions.update(values)
+        admission.offset_count += len(partitions) - before
+        for _, value in values:
+            if value.metadata:
+                admission.metadata_bytes += len(value.metadata)
+
+    def release(self) -> None:
+        """Another broker coordinates these groups now: nothing is remembered any more."""
+        for topics in self.offsets.values():
+            for partitions in topics.values():
+                self._admission.forget(partitions.values())
+        self.offsets.clear()
+
+    def apply_pending(self, producer_id: ProducerId, key: OffsetCommitKey, value: OffsetCommitValue, offset: Offset) -> None:
+        """Take over what the record at `offset` says, which belongs to a producer's open transaction."""
+        self.pending.add(producer_id, key, value, offset)
+
+    def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> list[str]:
+        """A producer's transaction has ended: what was pending counts now, or never. Returns the groups that it is about."""
+        ended = self.pending.end(producer_id)
+        for key, row in ended:
+            if is_commit and row.value is not None:
+                self.pending.outdo(key.group, key.topic, key.partition, row.record_offset)
+                self._keep_all(key.group, key.topic, [(key.partition, row.value)])
+        return list(dict.fromkeys(key.group for key, _ in ended))
+
+    def has_any(self, group_id: str) -> bool:
+        """Whether a group has committed anything, or may have in a transaction that is open."""
+        return group_id in self.offsets or self.pending.has_any(group_id)
+
+    def group_ids(self) -> list[str]:
+        """The groups of which anything is committed or pending."""
+        return list(dict.fromkeys((*self.offsets, *self.pending.group_ids())))
+
+    def find(self, group_id: str, topic: str, partition: int, topic_id: TopicId) -> OffsetCommitValue | None:
+        """What was committed for a partition. With a topic id, not what was committed for another topic of that name."""
+        found = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
+        if found is None or (found.topic_id != topic_id and ZERO_TOPIC_ID not in (found.topic_id, topic_id)):
+            return None
+        return found
+
+    def topics_of(self, group_id: str) -> Iterator[tuple[str, list[tuple[int, OffsetCommitValue]]]]:
+        """All that a group has committed."""
+        for topic, partitions in self.offsets.get(group_id, {}).items():
+            yield topic, list(partitions.items())
+
+    def commit(
+        self, request: OffsetCommitRequest, topics: Iterable[OffsetCommitRequestTopic], effects: Effects
+    ) -> list[OffsetCommitResponseTopic]:
+        """Ask for the records of a commit by one who may commit; `topics` exist.
+
+        Errors: OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, of single partitions.
+        """
+        retention_ms = request.retention_time_ms
+        expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else effects.wall_ms + retention_ms
+        return [
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=self._keep(request.group_id, topic, expires_ms, OffsetCommitResponsePartition, effects),
+            )
+            for topic in topics
+        ]
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, topics: Iterable[TxnOffsetCommitRequestTopic], effects: Effects
+    ) -> list[TxnOffsetCommitResponseTopic]:
+        """As `commit`, of records that belong to the producer's transaction."""
+        effects.producer = (request.producer_id, request.producer_epoch)
+        return [
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=self._keep(request.group_id, topic, NO_TIMESTAMP, TxnOffsetCommitResponsePartition, effects),
+            )
+            for topic in topics
+        ]
+
+    def _keep(
+        self,
+        group_id: str,
+        topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+        expires_ms: int,
+        row_type: type[ResponseRowT],
+        effects: Effects,
+    ) -> list[ResponseRowT]:
+        """Ask for the records of one topic's offsets. Returns the rows that answer about them."""
+        keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has neither epochs nor ids.
+        topic_id = topic.topic_id if keeps_all else ZERO_TOPIC_ID
+        metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
+        kept_count, admission, kept_bytes = len(kept), self._admission, 0
+        values: list[tuple[int, OffsetCommitValue]] = []
+        rows: list[ResponseRowT] = []
+        for partition in topic.partitions:
+            number, metadata = partition.partition_index, partition.committed_metadata or ""
+            if metadata and _is_longer(metadata, metadata_max):
+                rows.append(row_type(partition_index=number, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                continue
+            error = admission.check_offset(metadata, len(values), kept_bytes)
+            if error != ErrorCode.NONE and not self._takes_no_more(group_id, topic.name, number, metadata):
+                admission.refused_count += 1
+                rows.append(row_type(partition_index=number, error_code=error))
+                continue
+            kept_bytes += len(metadata)
+            value = OffsetCommitValue(
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
+                metadata=metadata,
+                commit_timestamp=effects.wall_ms,
+                expire_timestamp=expires_ms,
+                topic_id=topic_id,
+            )
+            values.append((number, value))
+            rows.append(kept[number] if number < kept_count else row_type(partition_index=number, error_code=ErrorCode.NONE))
+        effects.keep_offsets(group_id, topic.name, values, topic_id=topic_id)
+        return rows
+
+    def _takes_no_more(self, group_id: str, topic: str, partition: int, metadata: str) -> bool:
+        """Whether an offset takes the place of one that takes as much: that may always be."""
+        known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
+        return known is not None and len(metadata) <= len(known.metadata)
+
+    def delete(self, group: AnyGroup, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
+        """Ask for offsets to be forgotten, pending ones too, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""
+        rows = []
+        for topic in topics:
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(topic.name) else ErrorCode.NONE
+            known = self.offsets.get(group.group_id, {}).get(topic.name, {})
+            numbers = dict.fromkeys(row.partition_index for row in topic.partitions)
+            for number in numbers:
+                if error == ErrorCode.NONE and (number in known or self.pending.has(group.group_id, topic.name, number)):
+                    effects.keep_offset(group.group_id, topic.name, number, None)
+            partitions = [OffsetDeleteResponsePartition(partition_index=number, error_code=error) for number in numbers]
+            rows.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+        return rows
+
+    def delete_all(self, group_id: str, effects: Effects) -> None:
+        """Ask for all offsets of a group to be forgotten, pending ones too."""
+        committed = self.offsets.get(group_id, {})
+        for topic, partitions in committed.items():
+            for partition in partitions:
+                effects.keep_offset(group_id, topic, partition, None)
+        for topic, partition, _ in self.pending.of_group(group_id):
+            if partition not in committed.get(topic, ()):
+                effects.keep_offset(group_id, topic, partition, None)
+
+    def delete_topics(self, group_id: str, deleted: Iterable[tuple[str, TopicId]], effects: Effects) -> None:
+        """Ask for a group's offsets in topics that are gone to be forgotten, not those in newer topics of their names."""
+        topics = self.offsets.get(group_id, {})
+        gone = dict(deleted)
+        for name, topic_id in gone.items():
+            for partition, value in topics.get(name, {}).items():
+                if value.topic_id in (ZERO_TOPIC_ID, topic_id):
+                    effects.keep_offset(group_id, name, partition, None)
+        for name, partition, values in self.pending.of_group(group_id):
+            is_about = name in gone and all(value.topic_id in (ZERO_TOPIC_ID, gone[name]) for value in values)
+            if is_about and partition not in topics.get(name, ()):
+                effects.keep_offset(group_id, name, partition, None)
+
+    def expire(self, group: AnyGroup, effects: Effects) -> bool:
+        """Ask for outdated offsets of a group to be forgotten. Returns whether none is left then.
+
+        Those of an empty group are kept for so long since it is empty, those of one that consumes since they were committed, but never
+        those of topics that it consumes, or of partitions for which a transaction may commit; a client of old may have said how long.
+        """
+        if not self.has_any(group.group_id):
+            return True
+        if not _may_expire(group):
+            return False
+        since_empty = group.state_since_ms if group.protocol_type is not None and group.state is GroupState.EMPTY else None
+        oldest_ms = effects.wall_ms - self._settings.offsets_retention_ms
+        none_left = not self.pending.has_any(group.group_id)
+        for topic, partitions in self.offsets.get(group.group_id, {}).items():
+            if group.is_subscribed_to(topic):
+                none_left = False
+                continue
+            for partition, value in partitions.items():
+                if value.expire_timestamp != NO_TIMESTAMP:
+                    outdated = effects.wall_ms >= value.expire_timestamp
+                else:
+                    outdated = (since_empty if since_empty is not None else value.commit_timestamp) <= oldest_ms
+                if outdated and not self.pending.has(group.group_id, topic, partition):
+                    effects.keep_offset(group.group_id, topic, partition, None)
+                else:
+                    none_left = False
+        return none_left
+
+
+def _is_longer(metadata: str, limit: int) -> bool:
+    """Whether a text is longer than the limit as Kafka counts, where what isn't in the first 65,536 characters of Unicode counts twice."""
+    if len(metadata) > limit:
+        return True
+    return 2 * len(metadata) > limit and not metadata.isascii() and len(metadata.encode("utf-16-le")) > 2 * limit
+
+
+def _may_expire(group: AnyGroup) -> bool:
+    """Whether a group's offsets may expire now: while a classic one rebalances nobody knows what it consumes."""
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None or group.state is GroupState.EMPTY:
+        return True
+    return group.uses_consumer_protocol and group.subscribed is not None and group.state is GroupState.STABLE
+
+
+def check_commit(
+    group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int, *, is_transactional: bool = False
+) -> ErrorCode:
+    """Whether such a one may commit offsets of a group.
+
+    In a transaction one may who doesn't say who he is, as clients of old do, and nobody is told of a rebalance.
+
+    Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID (from outside of a group that has members, too), FENCED_INSTANCE_ID,
+    ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS. Source: `ClassicGroup.validateOffsetCommit`.
+    """
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation_id < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if generation_id < 0 and not member_id and group_instance_id is None:
+        return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.check_member(member_id, group_instance_id)
+    if error != ErrorCode.NONE:
+        return error
+    if generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    is_late = group.state is GroupState.COMPLETING_REBALANCE and not is_transactional
+    return ErrorCode.REBALANCE_IN_PROGRESS if is_late else ErrorCode.NONE

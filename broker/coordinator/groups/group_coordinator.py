@@ -1,0 +1,172 @@
+"""The groups of one broker, as handlers see them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.authorizer import Operation, topic
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.group_admission import GroupAdmission
+from lowtide.broker.coordinator.group_settings import group_settings
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.member_memory import MemberMemory
+from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from lowtide.broker.coordinator.runtime.effects import Effects, append_error
+from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic
+from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import run_in_slices
+from lowtide.metadata.image import ImageDelta
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.replication.partition import Partition
+from lowtide.storage.log.markers import Marker
+
+R = TypeVar("R")
+
+
+class GroupCoordinator:
+    """Finds a group's state, carries out what is decided about it, and follows topics and leaderships."""
+
+    def __init__(self, broker: BrokerContext, administrator: TopicAdministrator, loop: Any, *, is_alone: bool) -> None:
+        """`is_alone`: there may never be more brokers than there are now."""
+        config = broker.config
+        self.settings = group_settings(config.values)
+        given = not is_alone or "offsets.topic.replication.factor" in config.given
+        self.topic = OffsetsTopic(broker, administrator, self.settings, factor_is_given=given)
+        self.broker = broker
+        self.survey_turn = asyncio.Lock()
+        """Who goes through all groups has it."""
+        self._loop = loop
+        self._memory = MemberMemory()
+        self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
+        self._admission.count_groups = lambda: sum(len(shard.groups.groups) for shard in self._runtime.shards.values())
+        self._topics = TopicView(broker.metadata)
+        self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
+            topic=GROUP_TOPIC,
+            replicas=broker.replicas,
+            clock=broker.clock,
+            loop=loop,
+            worker=broker.worker,
+            log=broker.log,
+            make_groups=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission),
+        )
+
+    # ------------------------------------------------------------------ requests
+    @staticmethod
+    def check_group_id(group_id: str) -> ErrorCode | None:
+        """Whether a group may have this id; offsets may be committed without one, as in Kafka, but nobody may join."""
+        return None if group_id else ErrorCode.INVALID_GROUP_ID
+
+    def client_of(self, context: RequestContext) -> Client:
+        """Who sends a request, as groups know it."""
+        authorizer = self.broker.authorizer
+
+        def may_see(name: str) -> bool:
+            return authorizer.authorize(context.principal, Operation.DESCRIBE, topic(name))
+
+        host = f"/{context.connection.peer.rpartition(':')[0]}"
+        return Client(context.client_id or "", host, context.api_version, None if authorizer.allows_all else may_see)
+
+    def find(self, group_id: str) -> Shard[Groups] | ErrorCode:
+        """The state that a group belongs to. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        return self._runtime.find(self.topic.partition_of(group_id))
+
+    def loaded(self) -> list[Shard[Groups]] | ErrorCode:
+        """All that is coordinated here. Errors: COORDINATOR_LOAD_IN_PROGRESS while any of it isn't known yet."""
+        self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
+        shards = list(self._runtime.shards.values())
+        return shards if all(shard.loaded for shard in shards) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def decide(self, shard: Shard[Groups], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
+        """Make a decision and carry it out. The answer is there at once, if nothing has to be waited for."""
+        pending: Pending[R] = Pending()
+        effects = self._runtime.effects()
+        decision(pending, effects)
+        self._runtime.carry_out(shard, effects)
+        return pending
+
+    def when_readable(self, shard: Shard[Groups], group_id: str, answer: Callable[[ErrorCode], R]) -> Pending[R]:
+        """Answer with what is known of a group now, when all is committed that has a say in it; what comes meanwhile may not be then."""
+        pending: Pending[R] = Pending()
+        known = answer(ErrorCode.NONE)
+
+        def go_on(error: ErrorCode, effects: Effects) -> None:
+            effects.answer(pending, known if error == ErrorCode.NONE else answer(append_error(error)))
+
+        self._runtime.when_committed(shard, shard.groups.read_barrier(group_id) + 1, [go_on])
+        return pending
+
+    def when_all_committed(self, shard: Shard[Groups], then: Callable[[ErrorCode], None]) -> None:
+        """Go on when all that the state says now is committed, or can't be said to be. Called once, perhaps from within this call."""
+
+        def go_on(error: ErrorCode, _effects: Effects) -> None:
+            then(error)
+
+        if shard.unloaded or not shard.leads:
+            then(ErrorCode.NOT_COORDINATOR)
+        else:
+            self._runtime.when_committed(shard, shard.partition.log.log_end_offset, [go_on])
+
+    # ------------------------------------------------------------------ transactions
+    def partition_of(self, group_id: str) -> TopicPartition:
+        """The partition that a group's offsets are written to."""
+        return TopicPartition(GROUP_TOPIC, self.topic.partition_of(group_id))
+
+    @staticmethod
+    def is_kept_in(topic: str) -> bool:
+        """Whether groups are kept in a topic."""
+        return topic == GROUP_TOPIC
+
+    def may_mark(self, partition: Partition) -> bool:
+        """Whether a marker may be written to a partition now: not while its log is read, where it could be missed."""
+        return self._runtime.may_mark(partition)
+
+    def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
+        """A marker was just appended to a partition."""
+        self._runtime.note_marker(partition, marker, offset)
+
+    # ------------------------------------------------------------------ what happens elsewhere
+    def on_tick(self) -> None:
+        """Follow who leads, and say what had to be refused. On the order of once a second."""
+        refused, self._memory.refused_count = self._memory.refused_count, 0
+        if refused:
+            self.broker.log.warning("members were refused: groups hold too much", refused=refused, held_bytes=self._memory.held_bytes)
+        refused, self._admission.refused_count = self._admission.refused_count, 0
+        if refused:
+            counts = {"groups": self._admission.count_groups(), "offsets": self._admission.offset_count}
+            self.broker.log.warning("groups or offsets were refused: there are as many as there may be", refused=refused, **counts)
+        if self.topic.exists or self._runtime.shards:
+            self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
+
+    def on_image(self, delta: ImageDelta) -> None:
+        """Topics may have been made, which patterns may match, or deleted: nobody needs the offsets in them."""
+        self._topics.note_changes(delta)
+        deleted = [(topic.name, topic.topic_id) for topic in delta.topics_deleted if topic.name != GROUP_TOPIC]
+        if deleted:
+            run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
+
+    def close(self) -> None:
+        """Send whoever waits here elsewhere: the broker stops."""
+        self._runtime.close()
+
+    def _forget(self, deleted: Sequence[tuple[str, TopicId]]) -> Iterator[None]:
+        for number in list(self._runtime.shards):
+            shard = self._runtime.find(number)
+            if isinstance(shard, ErrorCode):
+                continue
+            for group_id in shard.groups.committed.group_ids():
+                effects = self._runtime.effects()
+                shard.groups.committed.delete_topics(group_id, deleted, effects)
+                self._runtime.carry_out(shard, effects)
+                yield
+
+
+def _nothing() -> None:
+    """There is nothing to do after it."""

@@ -1,0 +1,76 @@
+"""A coordinator's answer to what all of its groups have consumed: of every partition of `__consumer_offsets` that this broker leads.
+
+Guards: what is told can't be lost any more. The groups are walked through a step at a time, and commits go on meanwhile; then all that
+was in the logs at the end of the walk has to be committed before the answer counts, so it holds whoever coordinates afterwards. The
+answer names the partitions that it speaks for with their leader epochs: one whose groups aren't loaded, or that isn't led any more, is
+not among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from lowtide.broker.coordinator.groups.consumed import ConsumedOffsets
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.slices import walk_in_slices
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_consumed_offsets import (
+    ConsumedOffsetsTopic,
+    ConsumedPartition,
+    ConsumedTopic,
+    DescribeConsumedOffsetsResponse,
+    SurveyedCoordinator,
+)
+
+
+async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsTopic]) -> DescribeConsumedOffsetsResponse:
+    """What the groups of this broker have consumed. Errors (in the answer): COORDINATOR_LOAD_IN_PROGRESS."""
+    shards = coordinator.loaded()
+    if isinstance(shards, ErrorCode):
+        return DescribeConsumedOffsetsResponse(error_code=shards)
+    consumed = ConsumedOffsets(asked)
+    async with coordinator.survey_turn:  # Of many at once each would have its slice before anybody else.
+        await walk_in_slices(coordinator.broker.clock, _take_in(shards, consumed))
+    outcomes = [(shard, _kept(coordinator, shard)) for shard in shards]
+    kept = [shard for shard, outcome in outcomes if await outcome == ErrorCode.NONE]
+    return DescribeConsumedOffsetsResponse(
+        error_code=ErrorCode.NONE,
+        coordinators=[
+            SurveyedCoordinator(partition_index=shard.number, leader_epoch=shard.leader_epoch)
+            for shard in kept
+            if shard.leads and not shard.unloaded
+        ],
+        topics=[
+            ConsumedTopic(
+                name=name,
+                partitions=[
+                    ConsumedPartition(partition_index=number, consumed_offset=row.offset, group_id=row.group_id)
+                    for number, row in rows.items()
+                ],
+            )
+            for name, rows in consumed.found.items()
+        ],
+    )
+
+
+def _take_in(shards: Sequence[Shard[Groups]], consumed: ConsumedOffsets) -> Iterator[None]:
+    for shard in shards:
+        groups = shard.groups
+        for group_id in list(dict.fromkeys((*groups.committed.group_ids(), *groups.groups))):
+            yield from consumed.take_in(groups, group_id)
+            yield
+
+
+def _kept(coordinator: GroupCoordinator, shard: Shard[Groups]) -> asyncio.Future[ErrorCode]:
+    """Done when all that the groups' state says is committed, or with an error when that fails or takes too long."""
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+    def on_outcome(error: ErrorCode) -> None:
+        if not outcome.done():
+            outcome.set_result(error)
+
+    coordinator.when_all_committed(shard, on_outcome)
+    return outcome

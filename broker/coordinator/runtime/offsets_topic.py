@@ -1,0 +1,206 @@
+"""The topic that groups are kept in: which partition has a group, who coordinates it, and how the topic comes to be.
+
+The topic is made when a coordinator is first looked for. Its partitions are never moved between groups: their number must stay, so the
+topic, once it is there, counts, not the configuration.
+
+Sources: Kafka's `GroupCoordinatorService.partitionFor`, `AutoTopicCreationManager`, `KafkaApis.getCoordinator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import mul
+from typing import Final, Protocol
+
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.context import BrokerContext
+from lowtide.metadata.broker_image import BrokerImage
+from lowtide.metadata.records import NO_LEADER
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.replication.new_topics import NewTopic
+from lowtide.replication.refusal import Refusal
+
+GROUP_TOPIC: Final = "__consumer_offsets"
+
+CREATION_TIMEOUT_MS: Final = 5_000
+"""How long one who looks for a coordinator waits for the topic; its making goes on after that. Less than clients' time-outs."""
+
+CREATION_LIMIT_MS: Final = 30_000
+"""How long the making may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
+
+_CREATE_TOPICS_VERSION: Final = 7
+"""The version in which the controller is asked."""
+
+
+_UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+_HASH_BLOCK: Final = 256
+_FACTORS: Final = tuple(pow(31, power, 1 << 32) for power in range(_HASH_BLOCK, -1, -1))
+"""By which the value before a block and each unit in it count: a name may have 32,767 units, and a request thousands of names."""
+
+
+REMEMBERED_HASHES: Final = 4096
+REMEMBERED_LENGTH_MAX: Final = 255
+"""The hashes of ids that are asked for again and again are kept, those of long ones not: some megabytes at most. A transaction with an
+offset asks ten times."""
+
+
+def java_hash(text: str) -> int:
+    """Java's `String.hashCode`, without its sign as Kafka's `Utils.abs` does it.
+
+    >>> java_hash("group"), java_hash("Länge \U0001f30a")
+    (98629247, 1248849606)
+    """
+    return _remembered_hash(text) if len(text) <= REMEMBERED_LENGTH_MAX else _hash(text)
+
+
+def _hash(text: str) -> int:
+    value = 0
+    units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
+    for start in range(0, len(units), _HASH_BLOCK):
+        block = units[start : start + _HASH_BLOCK]
+        factors = _FACTORS[-len(block) - 1 :]
+        value = (value * factors[0] + sum(map(mul, block, factors[1:]))) & 0xFFFF_FFFF
+    signed = value - (1 << 32) if value & 0x8000_0000 else value
+    return 0 if signed == -(1 << 31) else abs(signed)
+
+
+_remembered_hash = lru_cache(REMEMBERED_HASHES)(_hash)
+
+
+class TopicSettings(Protocol):
+    """How a coordinator's topic is made."""
+
+    @property
+    def topic_partition_count(self) -> int: ...
+    @property
+    def topic_replication_factor(self) -> int: ...
+    @property
+    def topic_segment_bytes(self) -> int: ...
+
+
+class OffsetsTopic:
+    """See the module. The topic of transactions goes by the same rules."""
+
+    def __init__(
+        self,
+        broker: BrokerContext,
+        administrator: TopicAdministrator,
+        settings: TopicSettings,
+        *,
+        factor_is_given: bool,
+        name: str = GROUP_TOPIC,
+        configs: Callable[[int], Sequence[tuple[str, str]]] | None = None,
+    ) -> None:
+        """`factor_is_given`: the replication factor was chosen. Where it was not, fewer brokers than its default are enough.
+
+        `configs` gives the configuration of the topic with so many replicas, if it isn't that of offsets.
+        """
+        self.name = name
+        self._configs = configs
+        self._broker = broker
+        self._administrator = administrator
+        self._settings = settings
+        self._factor_is_given = factor_is_given
+        self._creation: asyncio.Future[None] | None = None
+        self._told = ""
+        """Why it could not be made, as the log has it: whoever looks for a coordinator has it tried again."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the image has the topic."""
+        return self.name in self._broker.metadata.image.topics
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it has, or will have."""
+        topic = self._broker.metadata.image.topics.get(self.name)
+        return len(topic.partitions) if topic is not None else self._settings.topic_partition_count
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition that a group is kept in."""
+        topic = self._broker.metadata.image.topics.get(self.name)
+        count = len(topic.partitions) if topic is not None else self._settings.topic_partition_count
+        return java_hash(group_id) % count
+
+    def coordinator_of(self, group_id: str) -> BrokerImage | ErrorCode:
+        """The broker that coordinates a group: it leads the group's partition. Errors: COORDINATOR_NOT_AVAILABLE."""
+        image = self._broker.metadata.image
+        topic = image.topics.get(self.name)
+        if topic is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        leader = topic.partitions[java_hash(group_id) % len(topic.partitions)].leader
+        found = image.brokers.get(leader) if leader != NO_LEADER else None
+        return found if found is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    async def create(self) -> None:
+        """Have the topic made, once for all who ask, and wait for it, though not for ever."""
+        if self._creation is None or self._creation.done():
+            self._creation = asyncio.get_running_loop().create_future()
+            self._broker.tasks.spawn(self._create(self._creation), name=f"create topic {self.name}")
+        try:
+            async with asyncio.timeout(CREATION_TIMEOUT_MS / 1000):
+                await asyncio.shield(self._creation)
+        except TimeoutError:
+            return
+
+    async def _create(self, done: asyncio.Future[None]) -> None:
+        settings, log = self._settings, self._broker.log
+        factor = settings.topic_replication_factor
+        image = self._broker.metadata.image
+        brokers = len(image.brokers) + len(image.fenced_brokers)
+        if not self._factor_is_given and brokers < factor:
+            if not self._told:
+                log.info(
+                    "a coordinator's topic gets fewer replicas than the default, for there are no more brokers",
+                    topic=self.name,
+                    replicas=brokers,
+                )
+            factor = brokers
+        try:
+            outcome = await self._make(NewTopic(self.name, settings.topic_partition_count, factor))
+            reason = outcome.message if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS else ""
+            if reason and reason != self._told:
+                log.error("a coordinator's topic could not be made: it can't serve anybody", topic=self.name, reason=reason)
+            self._told = reason
+        finally:
+            done.set_result(None)
+
+    async def _make(self, topic: NewTopic) -> Refusal | None:
+        """Have the topic made, by the controller. Refusals are its own."""
+        configs: Sequence[tuple[str, str]] = (
+            ("cleanup.policy", "compact"),
+            ("compression.type", "producer"),
+            ("segment.bytes", str(self._settings.topic_segment_bytes)),
+        )
+        if self._configs is not None:
+            configs = self._configs(topic.replication_factor)
+        forwarder = self._administrator.forwarder
+        if forwarder is not None and not self._broker.metadata.is_controller:
+            answer = await forwarder.ask(ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSION, _as_request(topic, configs), CREATION_LIMIT_MS)
+            if isinstance(answer, Refusal):
+                return answer
+            if answer is not None:
+                row = answer.topics[0]
+                if row.error_code != ErrorCode.NONE:
+                    return Refusal(ErrorCode(row.error_code), row.error_message or "")
+                await forwarder.wait_until(lambda image: self.name in image.topics, CREATION_TIMEOUT_MS)
+                return None
+        created = await self._administrator.create(topic, configs, CREATION_LIMIT_MS)
+        return created if isinstance(created, Refusal) else None
+
+
+def _as_request(topic: NewTopic, configs: Sequence[tuple[str, str]]) -> CreateTopicsRequest:
+    rows = [CreatableTopicConfig(name=name, value=value) for name, value in configs]
+    wanted = CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        assignments=[],
+        configs=rows,
+    )
+    return CreateTopicsRequest(topics=[wanted], timeout_ms=CREATION_LIMIT_MS, validate_only=False)

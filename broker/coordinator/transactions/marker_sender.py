@@ -1,0 +1,167 @@
+"""Has all partitions of a transaction told how it ended, wherever they are led, until each of them has it.
+
+What is led here is written at once. What others lead goes out in requests, one at a time for each broker, that carry what has gathered
+meanwhile. A partition that isn't there any more needs no marker. One that couldn't be told is tried again, with the leader that it has
+then.
+
+Guards: an end is told once, and never again while any of its requests may be under way; a coordinator that another has followed tells
+nobody anything more.
+
+Source: KIP-98, Kafka's `TransactionMarkerChannelManager`, `TransactionMarkerRequestCompletionHandler`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
+from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.metadata.records import NO_LEADER
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from lowtide.protocol.types import BrokerId, TopicPartition
+
+MARKERS_PURPOSE: Final = "transactions"
+TIMEOUT_MS: Final = 30_000
+"""How long a marker may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
+
+RETRY_S: Final = 0.1
+"""After so long a partition is tried again. Source: Kafka's `retry.backoff.ms`."""
+
+_VERSION: Final = 2
+_BUMPED: Final = 2
+"""The version of transactions whose markers have the next epoch."""
+
+
+class Telling(msgspec.Struct):
+    """The end of one transaction, on its way. `left` are the partitions that don't have it yet."""
+
+    end: TransactionEnd
+    left: set[TopicPartition]
+    is_ours: Callable[[], bool]
+    """Whether this broker is still the coordinator under which it ended."""
+    on_told: Callable[[], None]
+    given_up: bool = False
+
+
+class MarkerSender:
+    """See the module."""
+
+    def __init__(self, broker: BrokerContext, writer: MarkerWriter, peers: PeerClients, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._writer = writer
+        self._peers = peers
+        self._loop = loop
+        self._waiting: dict[BrokerId, list[tuple[Telling, list[TopicPartition]]]] = {}
+        """What is to be sent to a broker with whom a task is at work."""
+        self._closed = False
+
+    def tell(self, telling: Telling) -> None:
+        """Begin; `on_told` is called when all have it, not within this call."""
+        self._loop.call_soon(self._try, telling, list(telling.left))
+
+    def close(self) -> None:
+        """The broker stops: who comes next goes on."""
+        self._closed = True
+
+    def _try(self, telling: Telling, partitions: Iterable[TopicPartition]) -> None:
+        """Tell these, each by the leader that it has now."""
+        if telling.given_up or self._closed or not telling.is_ours():
+            telling.given_up = True
+            return
+        image = self._broker.metadata.image
+        here: list[TopicPartition] = []
+        elsewhere: dict[BrokerId, list[TopicPartition]] = {}
+        for key in sorted(partitions):
+            topic = image.topics.get(key.topic)
+            if topic is None or key.partition >= len(topic.partitions):
+                self._on_answer(telling, key, ErrorCode.NONE)
+                continue
+            leader = topic.partitions[key.partition].leader
+            if leader == self._broker.metadata.broker_id:
+                here.append(key)
+            elif leader == NO_LEADER or leader not in image.brokers:
+                self._on_answer(telling, key, ErrorCode.LEADER_NOT_AVAILABLE)
+            else:
+                elsewhere.setdefault(leader, []).append(key)
+        for broker_id, keys in elsewhere.items():
+            self._send_soon(broker_id, telling, keys)
+        if here:
+            self._writer.write(telling.end, here, partial(self._on_answer, telling), timeout_ms=TIMEOUT_MS)
+
+    def _on_answer(self, telling: Telling, key: TopicPartition, error: ErrorCode) -> None:
+        if telling.given_up or key not in telling.left:
+            return
+        # An epoch above ours means that a later end has been told there already.
+        if error in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
+            telling.left.discard(key)
+            if not telling.left:
+                telling.on_told()
+        elif error == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            telling.given_up = True
+        else:
+            self._loop.call_later(RETRY_S, self._try, telling, [key])
+
+    # ------------------------------------------------------------------ other brokers
+    def _send_soon(self, broker_id: BrokerId, telling: Telling, keys: list[TopicPartition]) -> None:
+        waiting = self._waiting.get(broker_id)
+        if waiting is not None:
+            waiting.append((telling, keys))
+            return
+        self._waiting[broker_id] = [(telling, keys)]
+        self._broker.tasks.spawn(self._send(broker_id), name=f"tell broker {broker_id} of transactions")
+
+    async def _send(self, broker_id: BrokerId) -> None:
+        try:
+            while self._waiting[broker_id] and not self._closed:
+                batch, self._waiting[broker_id] = self._waiting[broker_id], []
+                await self._ask(broker_id, [(telling, keys) for telling, keys in batch if telling.is_ours()])
+        finally:
+            del self._waiting[broker_id]
+
+    async def _ask(self, broker_id: BrokerId, batch: list[tuple[Telling, list[TopicPartition]]]) -> None:
+        errors: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        node = self._broker.metadata.image.brokers.get(broker_id)
+        if node is not None and batch:
+            request = WriteTxnMarkersRequest(markers=[_as_marker(telling.end, keys) for telling, keys in batch])
+            try:
+                client = self._peers.client(broker_id, node.inter_broker, MARKERS_PURPOSE)
+                answer: WriteTxnMarkersResponse = await client.request(ApiKey.WRITE_TXN_MARKERS, _VERSION, request, TIMEOUT_MS)
+            except PeerError as error:
+                self._broker.log.warning("a broker could not be told how transactions ended", broker=broker_id, reason=str(error))
+            else:
+                errors = {
+                    (marker.producer_id, TopicPartition(topic.name, row.partition_index)): ErrorCode(row.error_code)
+                    for marker in answer.markers
+                    for topic in marker.topics
+                    for row in topic.partitions
+                }
+        for telling, keys in batch:
+            for key in keys:
+                self._on_answer(telling, key, errors.get((telling.end.producer_id, key), ErrorCode.REQUEST_TIMED_OUT))
+
+
+def _as_marker(end: TransactionEnd, keys: Iterable[TopicPartition]) -> WritableTxnMarker:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in keys:
+        topics.setdefault(topic, []).append(partition)
+    return WritableTxnMarker(
+        producer_id=end.producer_id,
+        producer_epoch=end.producer_epoch,
+        transaction_result=end.is_commit,
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=numbers) for name, numbers in topics.items()],
+        coordinator_epoch=end.coordinator_epoch,
+        transaction_version=_BUMPED if end.epoch_is_bumped else 0,
+    )

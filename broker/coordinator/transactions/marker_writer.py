@@ -1,0 +1,96 @@
+"""Writes the markers of transactions to partitions that this broker leads.
+
+Guards: nobody is told that a marker is there before it is committed; what is checked of a marker is checked in the turn in which it is
+appended; the coordinator of groups hears in that turn of each marker in its partitions, and none is written there while it reads the log.
+
+Source: KIP-98, Kafka's `KafkaApis.handleWriteTxnMarkersRequest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicPartition
+from lowtide.replication.partition import Partition
+from lowtide.runtime.clock import Clock
+from lowtide.storage.log.markers import Marker, make_marker
+
+
+class TransactionEnd(msgspec.Struct, frozen=True):
+    """How a transaction ended. `epoch_is_bumped`: the epoch is above that of its batches (see `ProducerStateManager.check_marker`)."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_commit: bool
+    coordinator_epoch: int
+    epoch_is_bumped: bool
+
+
+class MarkedState(Protocol):
+    """A coordinator whose state depends on the markers in its topic's partitions."""
+
+    def is_kept_in(self, topic: str) -> bool:
+        """Whether it is."""
+        ...
+
+    def may_mark(self, partition: Partition) -> bool:
+        """Whether a marker may be written now."""
+        ...
+
+    def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
+        """One was just appended."""
+        ...
+
+
+OnWritten = Callable[[TopicPartition, ErrorCode], None]
+
+
+class MarkerWriter:
+    """See the module."""
+
+    def __init__(self, replicas: ReplicaManager, clock: Clock, marked: MarkedState) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._marked = marked
+
+    def write(self, end: TransactionEnd, partitions: Iterable[TopicPartition], done: OnWritten, *, timeout_ms: int) -> None:
+        """Append a marker to each; `done` hears of each when it is committed, or why it isn't. That may be within this call.
+
+        Errors: those of `ReplicaManager.find` and `Log.append_as_leader`, NOT_LEADER_OR_FOLLOWER, also where a coordinator isn't ready,
+        NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT.
+        """
+        now_ms = self._clock.wall_ms()
+        marker = make_marker(
+            end.producer_id,
+            end.producer_epoch,
+            is_commit=end.is_commit,
+            coordinator_epoch=end.coordinator_epoch,
+            epoch_is_bumped=end.epoch_is_bumped,
+            now_ms=now_ms,
+        )
+        for key in partitions:
+            found = self._replicas.find(*key)
+            if isinstance(found, ErrorCode):
+                done(key, found)
+            elif not found.is_leader or (self._marked.is_kept_in(key.topic) and not self._marked.may_mark(found)):
+                done(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif not found.has_enough_in_sync:
+                done(key, ErrorCode.NOT_ENOUGH_REPLICAS)
+            else:
+                self._append(found, marker, now_ms, done, timeout_ms)
+
+    def _append(self, partition: Partition, marker: Marker, now_ms: int, done: OnWritten, timeout_ms: int) -> None:
+        appended = self._replicas.append(partition, marker, now_ms)
+        if isinstance(appended, ErrorCode):
+            done(partition.topic_partition, appended)
+            return
+        if self._marked.is_kept_in(partition.topic_partition.topic):
+            self._marked.note_marker(partition, marker, appended.base_offset)
+        told = partial(done, partition.topic_partition)
+        self._replicas.when_committed(partition, appended.last_offset + 1, told, timeout_ms=timeout_ms)

@@ -1,0 +1,136 @@
+"""What follows the state of a transactional id: for a producer that comes or goes on, and for an end that is asked for.
+
+Functions of values: `take` gives a producer id that nobody had before, None where none is at hand. A state that is returned is a new one,
+to be kept.
+
+Guards: a producer that another has followed gets no epoch and ends nothing; an end that was decided is not decided again; while a change
+is not complete everybody comes again, before who asks is looked at, for the producer may have its next epoch or id already.
+
+Source: Kafka's `TransactionCoordinator.prepareInitProducerIdTransit`, `endTransaction`, `TransactionMetadata`; KIP-360, KIP-588, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from lowtide.broker.coordinator.transactions.transaction import ENDING, EPOCH_BUMPS_SINCE, EPOCH_MAX, Transaction, TransactionState
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId
+
+Take: TypeAlias = Callable[[], ProducerId | None]
+
+_COMPLETED: Final = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
+
+
+def next_producer(  # noqa: PLR0911 - one return for each answer
+    known: Transaction | None,
+    transactional_id: str,
+    timeout_ms: int,
+    expected: tuple[ProducerId, ProducerEpoch] | None,
+    take: Take,
+) -> Transaction | ErrorCode:
+    """Return the state with the producer's next epoch, or that of the open transaction, which has to be ended first.
+
+    Errors: CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand.
+    """
+    if known is None:
+        producer_id = take()
+        if producer_id is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return Transaction(transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, timeout_ms=timeout_ms)
+    if known.state in ENDING:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if expected is not None and expected[0] != known.producer_id:
+        is_retry = expected[0] == known.previous_producer_id and expected[1] >= EPOCH_MAX - 1
+        if not is_retry:
+            return ErrorCode.PRODUCER_FENCED
+    if known.state is TransactionState.ONGOING:
+        # Unlike in Kafka, one that is fenced itself ends nobody else's transaction.
+        is_fenced = expected is not None and expected[1] not in (known.producer_epoch, known.last_producer_epoch)
+        return ErrorCode.PRODUCER_FENCED if is_fenced else known
+    fields: dict[str, Any] = {"timeout_ms": timeout_ms, "state": TransactionState.EMPTY, "partitions": frozenset()}
+    fields |= {"started_ms": NO_TIMESTAMP, "client_version": 0, "next_producer_id": NO_PRODUCER_ID}
+    if known.is_exhausted and (expected is None or expected[1] == known.producer_epoch):
+        producer_id = take()
+        if producer_id is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        last_epoch = known.producer_epoch if expected is not None else NO_PRODUCER_EPOCH
+        fields |= {"producer_id": producer_id, "previous_producer_id": known.producer_id, "producer_epoch": 0}
+    elif expected is None:
+        last_epoch = NO_PRODUCER_EPOCH
+        fields["producer_epoch"] = known.producer_epoch + 1
+    elif expected[1] == known.producer_epoch:
+        last_epoch = known.producer_epoch
+        fields["producer_epoch"] = known.producer_epoch + 1
+    elif expected[1] == known.last_producer_epoch:
+        last_epoch = known.last_producer_epoch
+    else:
+        return ErrorCode.PRODUCER_FENCED
+    return msgspec.structs.replace(known, last_producer_epoch=last_epoch, **fields)
+
+
+class AskedEnd(NamedTuple):
+    """An end that a producer asks for; `client_version` is the version of transactions that it knows."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_commit: bool
+    client_version: int
+
+
+def next_end(  # noqa: PLR0911 - one return for each answer
+    known: Transaction | None, asked: AskedEnd, take: Take, *, is_changing: bool
+) -> Transaction | ErrorCode:
+    """Return the state that an end leads to, or NONE where it has been reached before.
+
+    Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS.
+    """
+    producer_id, producer_epoch, is_commit, client_version = asked
+    if known is None:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    bumps = client_version >= EPOCH_BUMPS_SINCE
+    if bumps and is_changing:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    was_rotated = (
+        bumps
+        and known.bumps_epochs
+        and known.producer_epoch == 0
+        and (producer_id, producer_epoch) == (known.previous_producer_id, EPOCH_MAX - 1)
+    )
+    is_bumped = bumps and known.was_bumped_from(producer_epoch)
+    is_retry = known.state is not TransactionState.ONGOING and (is_bumped or was_rotated)
+    if known.producer_id != producer_id and not was_rotated:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if known.producer_epoch != producer_epoch and not is_retry:
+        return ErrorCode.PRODUCER_FENCED
+    if is_changing:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if known.state is TransactionState.ONGOING:
+        return ended(known, take, is_commit=is_commit, client_version=client_version)
+    if known.state is _COMPLETED[is_commit] and (is_retry or not bumps):
+        return ErrorCode.NONE
+    if bumps and not is_commit and not is_retry:
+        # Nothing is known to have begun, but something of it may be on its way: the next epoch makes an end of that.
+        return ended(known, take, is_commit=False, client_version=client_version)
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def ended(known: Transaction, take: Take, *, is_commit: bool, client_version: int) -> Transaction | ErrorCode:
+    """Return the state of a transaction that ends now. Errors: COORDINATOR_LOAD_IN_PROGRESS where it needs an id and none is at hand."""
+    state = msgspec.structs.replace(
+        known,
+        state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
+        client_version=client_version,
+        partitions=known.partitions if known.state is TransactionState.ONGOING else frozenset(),
+    )
+    if client_version >= EPOCH_BUMPS_SINCE:
+        if known.is_exhausted:
+            producer_id = take()
+            if producer_id is None:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            state.next_producer_id = producer_id
+        state.producer_epoch, state.last_producer_epoch = min(known.producer_epoch + 1, EPOCH_MAX), known.producer_epoch
+    return state

@@ -1,0 +1,433 @@
+"""The transactions of one partition of `__transaction_state`: one coordinator's whole state, and what is asked of it.
+
+Pure: a request, the time and the state give records and answers. A transaction changes by `note` only, which is called for records, those
+of a log that is loaded and those that were just appended. While a record about it isn't committed, everybody else is told to come again.
+
+Guards: partitions are told how a transaction ended (`TransactionPorts.tell`) only when that is committed, and until all have been it stays
+as it ended; a producer that another has followed, or whose transaction took too long, can't end or begin one in its epoch; every open
+transaction ends.
+
+Source: Kafka's `TransactionCoordinator`, `TransactionStateManager`; KIP-98, KIP-360, KIP-588, KIP-664, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from lowtide.broker.coordinator.runtime.effects import Effects, append_error
+from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.runtime.timers import Timers
+from lowtide.broker.coordinator.transactions.next_transaction import AskedEnd, ended, next_end, next_producer
+from lowtide.broker.coordinator.transactions.transaction import (
+    ENDING,
+    EPOCH_BUMPS_SINCE,
+    IDLE,
+    STATE_NAMES,
+    Transaction,
+    TransactionState,
+    from_value,
+)
+from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
+from lowtide.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    UNKNOWN_OFFSET,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+
+RETRY_MS: Final = 1000
+"""After so long what could not be kept is tried again: the end of a transaction that took too long, or its completion."""
+
+TimerKey: TypeAlias = tuple[str, str]
+_EXPIRY: Final[TimerKey] = ("expiry", "")
+
+OnIdentity: TypeAlias = Callable[[ErrorCode, ProducerId, ProducerEpoch, Effects], None]
+"""Hears what became of a request, and with which id and epoch the producer goes on."""
+
+OnError: TypeAlias = Callable[[ErrorCode, Effects], None]
+
+
+class TransactionPorts(Protocol):
+    """What the state needs of the broker."""
+
+    def take_producer_id(self) -> ProducerId | None:
+        """An id that nobody had before; None where none is at hand, and it is worth asking again."""
+        ...
+
+    def tell(self, transaction: Transaction) -> None:
+        """Tell its partitions how it ended, and then `Transactions.complete`. It has some."""
+        ...
+
+
+class TransactionChange(msgspec.Struct, frozen=True):
+    """A record that was just appended: the state that it says, with what it doesn't; None for one that takes it back."""
+
+    transactional_id: str
+    state: Transaction | None
+
+
+class Transactions:
+    """See the module."""
+
+    def __init__(self, settings: TransactionSettings, ports: TransactionPorts) -> None:
+        self.settings = settings
+        self.transactions: dict[str, Transaction] = {}
+        self.timers: Timers[TimerKey] = Timers()
+        self._ports = ports
+        self._unsettled: set[str] = set()
+        """Those about which a record isn't committed yet."""
+        self._last_offset: Offset = UNKNOWN_OFFSET
+        """Of the last record that the state follows from."""
+        self._is_settling = False
+        """Whether what was loaded isn't committed yet: another coordinator may come that does not have all of it."""
+        self._being_told: set[str] = set()
+        """Those whose partitions are being told of an end. A second telling would outlive it, and end what begins after it."""
+
+    # ------------------------------------------------------------------ records
+    @property
+    def count(self) -> int:
+        """Transactional ids that are known."""
+        return len(self.transactions)
+
+    def apply(self, change: TransactionRecord | InTransaction | TransactionEnded, offset: Offset) -> None:
+        """Take over what a record of the log says that is being loaded.
+
+        Errors: ProtocolError for a state that there isn't, and for a record in a transaction, which nobody writes here.
+        """
+        self._last_offset = max(self._last_offset, offset)
+        if isinstance(change, TransactionEnded):
+            return
+        if isinstance(change, InTransaction):
+            message = "a record about a transaction that is in one itself"
+            raise ProtocolError(message)
+        if change.value is None:
+            self.transactions.pop(change.transactional_id, None)
+            return
+        try:
+            self.transactions[change.transactional_id] = from_value(change.transactional_id, change.value)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+
+    def note(self, change: TransactionChange, offset: Offset) -> None:
+        """Take over what a record says that was just appended."""
+        self._last_offset = max(self._last_offset, offset)
+        if change.state is None:
+            self.transactions.pop(change.transactional_id, None)
+        else:
+            self.transactions[change.transactional_id] = change.state
+
+    def on_loaded(self, effects: Effects) -> None:
+        """All records are applied: what was ending goes on ending, when what we know of it is committed."""
+        for transaction in list(self.transactions.values()):
+            if transaction.state in ENDING:
+                self._keep(transaction, effects, self._tell_later(transaction.transactional_id, None))
+            elif transaction.state is TransactionState.ONGOING:
+                self._watch(transaction, effects)
+        self._is_settling = True
+        self._when_settled(effects, self._on_settled)
+        self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.expiry_check_interval_ms)
+
+    def _on_settled(self) -> None:
+        self._is_settling = False
+
+    def _when_settled(self, effects: Effects, then: Callable[[], None]) -> None:
+        """Go on when all records so far are committed, however long that takes; never, when another coordinator follows."""
+
+        def go_on(error: ErrorCode, later: Effects) -> None:
+            if error == ErrorCode.NONE:
+                then()
+            elif error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._when_settled(later, then)  # Of its own: what it came with could not be kept, or took too long.
+
+        effects.barrier = max(effects.barrier, self._last_offset)
+        effects.then.append(go_on)
+
+    def on_unloaded(self, effects: Effects) -> None:
+        """Another broker coordinates these now."""
+        self.transactions.clear()
+
+    def _keep(self, state: Transaction, effects: Effects, then: OnError) -> None:
+        """Ask for the record of a transactional id; `then` hears whether it is committed."""
+        name = state.transactional_id
+        before = self.transactions.get(name)
+        if before is not None:
+            before.check_may_become(state.state)
+        state.updated_ms = effects.wall_ms
+        self._append(name, state, effects, then)
+
+    def _append(self, name: str, state: Transaction | None, effects: Effects, then: OnError) -> None:
+        effects.records.append(state.as_record() if state is not None else encode_transaction(name, None))
+        effects.changes.append(TransactionChange(name, state))
+        self._unsettled.add(name)
+
+        def go_on(error: ErrorCode, later: Effects) -> None:
+            if error == ErrorCode.REQUEST_TIMED_OUT:  # It is in the log, and may be committed or lost.
+                self._when_settled(later, partial(self._unsettled.discard, name))
+            else:
+                self._unsettled.discard(name)
+            then(append_error(error), later)
+
+        effects.then.append(go_on)
+
+    # ------------------------------------------------------------------ producers
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: tuple[ProducerId, ProducerEpoch] | None, effects: Effects, done: OnIdentity
+    ) -> None:
+        """Give a producer its id and epoch, which ends what others had; `expected` is what it has itself (KIP-360).
+
+        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS where
+        no producer id is at hand, and those of `append_error`.
+        """
+        outcome: Transaction | ErrorCode
+        if not transactional_id:
+            outcome = ErrorCode.INVALID_REQUEST
+        elif not 0 < timeout_ms <= self.settings.timeout_max_ms:
+            outcome = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        elif self._is_unsettled(transactional_id):
+            outcome = ErrorCode.CONCURRENT_TRANSACTIONS
+        else:
+            known = self.transactions.get(transactional_id)
+            outcome = next_producer(known, transactional_id, timeout_ms, expected, self._ports.take_producer_id)
+        if isinstance(outcome, ErrorCode):
+            done(outcome, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, effects)
+            return
+        state = outcome
+        if state.state is TransactionState.ONGOING:
+            self._fence(state, effects, lambda error, later: done(error or ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1, later))
+            return
+
+        def kept(error: ErrorCode, later: Effects) -> None:
+            given = (state.producer_id, state.producer_epoch) if error == ErrorCode.NONE else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            done(error, *given, later)
+
+        self._keep(state, effects, kept)
+
+    # ------------------------------------------------------------------ partitions
+    def _is_changing(self, transactional_id: str) -> bool:
+        """Whether a change of a transactional id isn't complete. Source: Kafka's `TransactionMetadata.pendingTransitionInProgress`."""
+        known = self.transactions.get(transactional_id)
+        return self._is_unsettled(transactional_id) or (known is not None and known.state in ENDING)
+
+    def _is_unsettled(self, transactional_id: str) -> bool:
+        return self._is_settling or transactional_id in self._unsettled
+
+    def _check(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> Transaction | ErrorCode:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.producer_id != producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return transaction if transaction.producer_epoch == producer_epoch else ErrorCode.PRODUCER_FENCED
+
+    def verify(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, partition: TopicPartition) -> ErrorCode:
+        """Whether a partition belongs to the open transaction (KIP-890).
+
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE.
+        """
+        found = self._check(transactional_id, producer_id, producer_epoch)
+        if isinstance(found, ErrorCode):
+            return found
+        if found.state in ENDING or self._is_settling:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        is_part = found.state is TransactionState.ONGOING and partition in found.partitions
+        return ErrorCode.NONE if is_part else ErrorCode.TRANSACTION_ABORTABLE
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        identity: tuple[ProducerId, ProducerEpoch],
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        effects: Effects,
+        done: OnError,
+    ) -> None:
+        """Add partitions to the open transaction, or begin one.
+
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and those of `append_error`.
+        """
+        # An end that isn't complete comes first: the producer may have its next epoch or id already.
+        found = ErrorCode.CONCURRENT_TRANSACTIONS if self._is_changing(transactional_id) else self._check(transactional_id, *identity)
+        if isinstance(found, ErrorCode):
+            done(found, effects)
+            return
+        added = frozenset(partitions)
+        if found.state is TransactionState.ONGOING and added <= found.partitions:
+            done(ErrorCode.NONE, effects)
+            return
+        begins = found.state is not TransactionState.ONGOING
+        state = msgspec.structs.replace(
+            found,
+            state=TransactionState.ONGOING,
+            partitions=found.partitions | added,
+            started_ms=effects.wall_ms if begins else found.started_ms,
+            client_version=client_version,
+        )
+
+        def kept(error: ErrorCode, later: Effects) -> None:
+            if begins and self.transactions.get(transactional_id) is state:  # What took too long to commit is in the log all the same.
+                self._watch(state, later)
+            done(error, later)
+
+        self._keep(state, effects, kept)
+
+    # ------------------------------------------------------------------ ends
+    def end(
+        self,
+        transactional_id: str,
+        identity: tuple[ProducerId, ProducerEpoch],
+        *,
+        is_commit: bool,
+        client_version: int,
+        effects: Effects,
+        done: OnIdentity,
+    ) -> None:
+        """End a transaction as its producer wants it; answered when that is committed, before the partitions know.
+
+        Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
+        COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand, and those of `append_error`.
+        """
+        known, asked = self.transactions.get(transactional_id), AskedEnd(*identity, is_commit, client_version)
+        outcome: Transaction | ErrorCode = ErrorCode.INVALID_REQUEST
+        if transactional_id:
+            outcome = next_end(known, asked, self._ports.take_producer_id, is_changing=self._is_changing(transactional_id))
+        if isinstance(outcome, ErrorCode):
+            given = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            if outcome == ErrorCode.NONE and known is not None:
+                given = (known.producer_id, known.producer_epoch)
+            done(outcome, *given, effects)
+            return
+        state = outcome
+
+        def ended(error: ErrorCode, later: Effects) -> None:
+            if error != ErrorCode.NONE:
+                done(error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, later)
+            elif state.next_producer_id != NO_PRODUCER_ID:
+                done(error, state.next_producer_id, 0, later)
+            else:
+                done(error, state.producer_id, state.producer_epoch, later)
+
+        self._keep(state, effects, self._tell_later(transactional_id, ended))
+
+    def _fence(self, known: Transaction, effects: Effects, then: OnError) -> None:
+        """Abort an open transaction with an epoch that its producer doesn't have, but may ask for until another producer comes.
+
+        Without an epoch left the next one has another id. Errors: COORDINATOR_LOAD_IN_PROGRESS where none is at hand.
+        Source: KIP-588; Kafka's `prepareAbortOrCommit` under `transaction.version` 2.
+        """
+        state = ended(known, self._ports.take_producer_id, is_commit=False, client_version=EPOCH_BUMPS_SINCE)
+        if isinstance(state, ErrorCode):
+            then(state, effects)
+        else:
+            self._keep(state, effects, self._tell_later(known.transactional_id, then))
+
+    def _tell_later(self, name: str, done: OnError | None) -> OnError:
+        """When the end is committed: have the partitions told, or complete it where there are none."""
+
+        def kept(error: ErrorCode, later: Effects) -> None:
+            transaction = self.transactions.get(name)
+            if done is not None:
+                done(error, later)
+            if transaction is None:
+                return
+            if transaction.state not in ENDING or error != ErrorCode.NONE:
+                # What was appended may count all the same, and what was not is due again.
+                self.timers.schedule(("retry", name), later.now_ms + RETRY_MS)
+            elif transaction.partitions:
+                self.timers.cancel(("timeout", name))
+                if name not in self._being_told:
+                    self._being_told.add(name)
+                    self._ports.tell(transaction)
+            else:
+                self.timers.cancel(("timeout", name))
+                self._complete(transaction, later)
+
+        return kept
+
+    def complete(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, effects: Effects) -> None:
+        """All partitions of a transaction that ended in this epoch have been told."""
+        known = self.transactions.get(transactional_id)
+        if known is None or known.state not in ENDING or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch):
+            return
+        self._being_told.discard(transactional_id)
+        if transactional_id not in self._unsettled:
+            self._complete(known, effects)
+
+    def _complete(self, known: Transaction, effects: Effects) -> None:
+        is_commit = known.state is TransactionState.PREPARE_COMMIT
+        state = msgspec.structs.replace(
+            known,
+            state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+            partitions=frozenset(),
+        )
+        if known.next_producer_id != NO_PRODUCER_ID:
+            state.previous_producer_id, state.producer_id = known.producer_id, known.next_producer_id
+            state.next_producer_id, state.producer_epoch = NO_PRODUCER_ID, 0
+
+        def kept(error: ErrorCode, later: Effects) -> None:
+            if error != ErrorCode.NONE:
+                self.timers.schedule(("retry", known.transactional_id), later.now_ms + RETRY_MS)
+
+        self._keep(state, effects, kept)
+
+    # ------------------------------------------------------------------ time
+    def _watch(self, transaction: Transaction, effects: Effects) -> None:
+        """End an open transaction when its time is up, in any case that long from now: the wall clock may be wrong, or have been."""
+        left_ms = min(transaction.started_ms + transaction.timeout_ms - effects.wall_ms, transaction.timeout_ms)
+        self.timers.schedule(("timeout", transaction.transactional_id), effects.now_ms + max(left_ms, 0))
+
+    def on_timer(self, key: TimerKey, effects: Effects) -> None:
+        """Something is due."""
+        kind, name = key
+        if kind == "expiry":
+            self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.expiry_check_interval_ms)
+            self._expire(effects)
+            return
+        transaction = self.transactions.get(name)
+        if transaction is None:
+            return
+        if self._is_unsettled(name):
+            self.timers.schedule(key, effects.now_ms + RETRY_MS)
+        elif transaction.state is TransactionState.ONGOING and kind == "timeout":
+            self._on_too_old(transaction, effects)
+        elif transaction.state is TransactionState.ONGOING and self.timers.deadline_of(("timeout", name)) is None:
+            self._watch(transaction, effects)
+        elif transaction.state in ENDING and kind == "retry" and name not in self._being_told:
+            self._keep(transaction, effects, self._tell_later(name, None))
+
+    def _on_too_old(self, transaction: Transaction, effects: Effects) -> None:
+        def then(error: ErrorCode, later: Effects) -> None:
+            if error != ErrorCode.NONE:
+                self.timers.schedule(("timeout", transaction.transactional_id), later.now_ms + RETRY_MS)
+
+        self._fence(transaction, effects, then)
+
+    def _expire(self, effects: Effects) -> None:
+        oldest = effects.wall_ms - self.settings.id_expiration_ms
+        for name, transaction in list(self.transactions.items()):
+            if transaction.state in IDLE and transaction.updated_ms <= oldest and not self._is_unsettled(name):
+                self._append(name, None, effects, _nothing)
+
+    # ------------------------------------------------------------------ telling
+    def list(self, states: Iterable[str], producer_ids: Iterable[ProducerId], duration_ms: int, wall_ms: int) -> list[Transaction]:
+        """The transactional ids in one of these states (any, without one), of these producers, with transactions open for so long."""
+        wanted, producers = set(states), set(producer_ids)
+        return [
+            transaction
+            for transaction in self.transactions.values()
+            if (not wanted or STATE_NAMES[transaction.state] in wanted)
+            and (not producers or transaction.producer_id in producers)
+            and (duration_ms < 0 or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > duration_ms))
+        ]
+
+
+def _nothing(_error: ErrorCode, _effects: Effects) -> None:
+    """What could not be forgotten now will be another time."""

@@ -1,0 +1,245 @@
+"""Asks the coordinator of a transaction whether it knows a partition that is about to be written to, or has it added (KIP-890).
+
+So no record gets into a partition that the end of its transaction wouldn't reach. The coordinator may be this broker, which then answers
+at once, or another one. Questions about one transaction go out together, and those that come while an answer is under way wait for it:
+the coordinator refuses a second change of a transaction while the first is being written.
+
+A partition is added again for a while where the transaction before this one is still ending. The markers of that one may come in
+between, so every attempt begins with a verification that holds then (`Asking.renew`).
+
+Source: KIP-890; Kafka's `AddPartitionsToTxnManager`, `ReplicaManager.handleProduceAppend`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, TypeAlias
+
+import msgspec
+
+from lowtide.broker.coordinator.runtime.effects import Effects, append_error
+from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
+from lowtide.broker.coordinator.transactions.transaction_coordinator import VERIFICATION_PURPOSE, TransactionCoordinator
+from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.broker.pending import Pending
+from lowtide.metadata.broker_image import BrokerImage
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from lowtide.protocol.types import ProducerEpoch, ProducerId, TopicPartition
+
+TIMEOUT_MS: Final = 30_000
+_VERSION: Final = 5
+
+_COMES_AGAIN: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class AskedTransaction(msgspec.Struct, frozen=True):
+    """What questions have in common that go out together. `adds`: partitions are to be added, where else they must have been."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    adds: bool
+
+
+class Question(msgspec.Struct, frozen=True):
+    """About one partition of one transaction."""
+
+    transaction: AskedTransaction
+    partition: TopicPartition
+
+
+Answered: TypeAlias = Callable[[ErrorCode], None]
+_Answers: TypeAlias = Mapping[TopicPartition, ErrorCode]
+
+
+class Asking(msgspec.Struct):
+    """A question on its way."""
+
+    question: Question
+    renew: Callable[[], None]
+    """Begins the verification of the partition once more. The marker of the transaction before takes the guard of an earlier one away."""
+    answered: Answered
+    until_ms: int
+    """On the monotonic clock: later it is not asked again."""
+
+
+class TransactionVerifier:
+    """See the module."""
+
+    def __init__(self, transactions: TransactionCoordinator, peers: PeerClients, loop: asyncio.AbstractEventLoop) -> None:
+        self._transactions = transactions
+        self._peers = peers
+        self._loop = loop
+        self._gathering: dict[AskedTransaction, list[Asking]] = {}
+        """Those for the next request, of transactions that are about to be asked about or are being asked about."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the configuration asks for it."""
+        return self._transactions.settings.verifies
+
+    def answer_now(self, question: Question) -> ErrorCode | None:
+        """The answer, if it can be given at once: this broker is the coordinator, and nothing has to be kept."""
+        asked = question.transaction
+        coordinator = self._transactions.topic.coordinator_of(asked.transactional_id)
+        if asked.adds or isinstance(coordinator, ErrorCode) or coordinator.broker_id != self._transactions.broker.metadata.broker_id:
+            return None
+        shard = self._transactions.find(asked.transactional_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        return shard.groups.verify(asked.transactional_id, asked.producer_id, asked.producer_epoch, question.partition)
+
+    def ask(self, question: Question, renew: Callable[[], None], answered: Answered) -> None:
+        """Have the answer, later. `renew` is called before every further attempt.
+
+        Errors: those of `Transactions.verify` or `Transactions.add_partitions`, COORDINATOR_NOT_AVAILABLE, NETWORK_EXCEPTION.
+        """
+        until_ms = self._now_ms + self._transactions.settings.add_retry_max_ms if question.transaction.adds else 0
+        self._gather(Asking(question, renew, answered, until_ms))
+
+    @property
+    def _now_ms(self) -> int:
+        return self._transactions.broker.clock.monotonic_ms()
+
+    # ------------------------------------------------------------------ what goes out together
+    def _gather(self, asking: Asking) -> None:
+        transaction = asking.question.transaction
+        gathered = self._gathering.get(transaction)
+        if gathered is not None:
+            gathered.append(asking)
+            return
+        self._gathering[transaction] = [asking]
+        self._loop.call_soon(self._send, transaction)
+
+    def _send(self, transaction: AskedTransaction) -> None:
+        """Ask what has gathered, or forget the transaction where nothing has."""
+        askings = self._gathering[transaction]
+        if not askings:
+            del self._gathering[transaction]
+            return
+        self._gathering[transaction] = []
+        partitions = sorted({asking.question.partition for asking in askings})
+        on_answers = partial(self._on_answers, transaction, askings)
+        coordinator = self._transactions.topic.coordinator_of(transaction.transactional_id)
+        if isinstance(coordinator, ErrorCode):
+            on_answers(dict.fromkeys(partitions, coordinator))
+        elif coordinator.broker_id != self._transactions.broker.metadata.broker_id:
+            name = f"ask broker {coordinator.broker_id} about a transaction"
+            self._transactions.broker.tasks.spawn(self._ask(coordinator, transaction, partitions, on_answers), name=name)
+        else:
+            self._ask_here(transaction, partitions, on_answers)
+
+    def _on_answers(self, transaction: AskedTransaction, askings: list[Asking], answers: _Answers) -> None:
+        self._loop.call_soon(self._send, transaction)
+        for asking in askings:
+            error = answers.get(asking.question.partition, ErrorCode.NETWORK_EXCEPTION)
+            if error == ErrorCode.CONCURRENT_TRANSACTIONS and self._now_ms < asking.until_ms:
+                self._loop.call_later(self._transactions.settings.add_retry_ms / 1000, self._ask_again, asking)
+            else:
+                asking.answered(error)
+
+    def _ask_again(self, asking: Asking) -> None:
+        asking.renew()
+        self._gather(asking)
+
+    # ------------------------------------------------------------------ the coordinator
+    def _ask_here(self, transaction: AskedTransaction, partitions: list[TopicPartition], on_answers: Callable[[_Answers], None]) -> None:
+        shard = self._transactions.find(transaction.transactional_id)
+        if isinstance(shard, ErrorCode):
+            on_answers(dict.fromkeys(partitions, shard))
+            return
+        name, identity = transaction.transactional_id, (transaction.producer_id, transaction.producer_epoch)
+        if not transaction.adds:
+            on_answers({key: shard.groups.verify(name, *identity, key) for key in partitions})
+            return
+
+        def decide(reply: Pending[ErrorCode], effects: Effects) -> None:
+            def done(error: ErrorCode, later: Effects) -> None:
+                later.answer(reply, error)
+
+            shard.groups.add_partitions(name, identity, partitions, EPOCH_BUMPS_SINCE, effects, done)
+
+        def on_answer(error: ErrorCode | None) -> None:
+            on_answers(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE if error is None else error))
+
+        self._transactions.decide(shard, decide).listen(on_answer)
+
+    async def _ask(
+        self,
+        coordinator: BrokerImage,
+        transaction: AskedTransaction,
+        partitions: list[TopicPartition],
+        on_answers: Callable[[_Answers], None],
+    ) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            topics.setdefault(topic, []).append(number)
+        asked = AddPartitionsToTxnTransaction(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            verify_only=not transaction.adds,
+            topics=[AddPartitionsToTxnTopic(name=name, partitions=numbers) for name, numbers in topics.items()],
+        )
+        client = self._peers.client(coordinator.broker_id, coordinator.inter_broker, VERIFICATION_PURPOSE)
+        try:
+            request = AddPartitionsToTxnRequest(transactions=[asked])
+            answer: AddPartitionsToTxnResponse = await client.request(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, request, TIMEOUT_MS)
+        except PeerError as error:
+            self._transactions.broker.log.warning("a transaction's coordinator could not be asked", reason=str(error))
+            on_answers({})
+            return
+        if answer.error_code != ErrorCode.NONE:
+            on_answers(dict.fromkeys(partitions, ErrorCode(answer.error_code)))
+            return
+        on_answers(
+            {
+                TopicPartition(topic.name, row.partition_index): ErrorCode(row.partition_error_code)
+                for result in answer.results_by_transaction
+                for topic in result.topic_results
+                for row in topic.results_by_partition
+            }
+        )
+
+
+def told_to_committer(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+    """What one who commits offsets in a transaction is told of an answer.
+
+    Source: `CoordinatorPartitionWriter.maybeStartTransactionVerification`, `CoordinatorOperationExceptionHelper`.
+    """
+    if error == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error == ErrorCode.NETWORK_EXCEPTION else append_error(error)
+
+
+def told_to_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:
+    """What a producer is told of an answer: what it may do again is called so by an error that it knows of old.
+
+    Source: `AddPartitionsToTxnManager`, `ReplicaManager.maybeSendPartitionsToTransactionCoordinator`.
+    """
+    if error == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    if error == ErrorCode.CONCURRENT_TRANSACTIONS and adds:
+        return error
+    return ErrorCode.NOT_ENOUGH_REPLICAS if error in _COMES_AGAIN else error

@@ -1,0 +1,107 @@
+"""A broker's place in its cluster: what it tells when it registers, how long it counts as alive, and how it leaves.
+
+A broker that stops hands its leaderships over first: it says so in the metadata, the controller moves them, and it waits for that. It waits
+for nothing that can't happen: a partition stays where nobody else is in sync, and alone in the cluster there is nobody to wait for.
+
+Sources: KIP-631, KIP-841; Kafka's `BrokerServer.shutdown`, which waits as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.lifecycle.ports import Ports
+from lowtide.metadata.changes import ChangePlan
+from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.lease_keeper import keeper_times
+from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, Listener
+from lowtide.metadata.registration import BrokerRegistration
+from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.store import MetadataStore
+from lowtide.replication.elections import is_relieved
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.tasks import TaskRegistry
+
+IMAGE_AGE_PART: Final = 0.8
+"""The part of `replica.lag.time.max.ms` that a broker's image may be old at most."""
+
+HAND_OVER_LIMIT_MS: Final = 300_000
+"""How long a broker that stops waits for its leaderships to be moved. Source: Kafka's `BrokerServer.shutdown`."""
+
+ETCD_PLACE: Final = "etcd at "
+"""What `EtcdAddress.text` begins with."""
+
+_LOOK_S: Final = 0.02
+
+
+def session_settings(config: BrokerConfig, *, prefix: bytes, shared: bool) -> SessionSettings:
+    """How the broker's session behaves. `shared`: the metadata store is elsewhere, and others change what is in it."""
+    return SessionSettings(
+        prefix=prefix,
+        time_to_live_ms=config.broker_session_timeout_ms,
+        keep_alive_ms=config.broker_heartbeat_interval_ms,
+        registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+        image_age_ms=int(IMAGE_AGE_PART * config.replica_lag_time_max_ms) if shared else 0,
+    )
+
+
+def make_session(
+    config: BrokerConfig, ports: Ports, store: MetadataStore, tasks: TaskRegistry, reconcile: Callable[[MetadataImage], ChangePlan]
+) -> MetadataSession:
+    """The broker's session, not yet opened. Errors: OSError where the system gives no thread for its lease keeper."""
+    settings = session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata))
+    times = keeper_times(settings.time_to_live_ms, settings.keep_alive_ms)
+    return MetadataSession(
+        store=store,
+        clock=ports.clock,
+        tasks=tasks,
+        random=ports.random,
+        broker_id=config.node_id,
+        settings=settings,
+        reconcile=reconcile,
+        keeper=ports.make_lease_keeper(times) if ports.make_lease_keeper is not None else None,
+    )
+
+
+async def warn_without_raft_log(store: MetadataStore, place: str, log: Any) -> None:
+    """Say it where an etcd doesn't tell how long its raft log is: one guard against a backup that is restored is missing then.
+
+    Errors: UnavailableError.
+    """
+    if place.startswith(ETCD_PLACE) and await store.raft_surplus() is None:
+        log.warning(
+            "etcd does not let this user ask for its status: a broker that was away does not notice a restore from a snapshot",
+            metadata=place,
+        )
+
+
+def registration_of(config: BrokerConfig, advertised: tuple[Listener, ...]) -> BrokerRegistration:
+    """What the broker tells of itself; `advertised` are its listeners with the ports that were bound."""
+    level = LOG_START_REPORTING_LEVEL if config.reports_log_starts else 0
+    return BrokerRegistration(advertised, config.broker_rack, config.inter_broker_listener, level)
+
+
+async def hand_over(session: MetadataSession, clock: Clock, log: Any) -> None:
+    """Return when another broker leads all that this one led, as far as one could.
+
+    Stops waiting when this broker is fenced, since nothing that it leads is led any more then, and after `HAND_OVER_LIMIT_MS`.
+    """
+    if session.is_fenced or len(session.image.brokers) <= 1:
+        return
+    session.begin_controlled_shutdown()
+    give_up_ms = clock.monotonic_ms() + HAND_OVER_LIMIT_MS
+    seen = None
+    while not session.is_fenced:
+        image = session.image
+        if image is not seen:
+            seen = image
+            known = image.brokers.get(session.broker_id)
+            if known is not None and known.in_controlled_shutdown and is_relieved(image, session.broker_id):
+                return
+        if clock.monotonic_ms() >= give_up_ms:
+            log.warning("leaderships were not handed over in time", waited_ms=HAND_OVER_LIMIT_MS)
+            return
+        await asyncio.sleep(_LOOK_S)

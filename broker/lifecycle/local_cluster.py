@@ -1,0 +1,186 @@
+"""Several brokers in one process: each with its own log directories, sockets, threads and logger, all with one embedded metadata store.
+
+For laptops and tests: everything between the brokers is as between machines, but they live and die with one process. Nothing here is
+global, and no signal is handled.
+
+On the disk: `lowtide-metadata.sqlite` and, for each broker, its log directory `broker-<id>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from lowtide.broker.config.broker_config import ConfigError, Given, load_config
+from lowtide.broker.lifecycle.broker import Broker
+from lowtide.broker.lifecycle.ports import Ports, real_ports
+from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
+from lowtide.metadata.shared import SharedStore
+from lowtide.metadata.store import OwnedStore
+from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
+from lowtide.runtime.process import open_file_limit, raise_open_file_limit
+from lowtide.storage.errors import StorageError
+
+FIRST_BROKER_ID: Final = 1
+
+_OWN_KEYS: Final = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs")
+"""What each broker of a process must have for itself."""
+
+
+def configurations_of_several(
+    given: Mapping[str, Given], directory: str, count: int, *, host: str = "127.0.0.1", first_port: int = 0, racks: Sequence[str] = ()
+) -> list[dict[str, Given]]:
+    """What `count` brokers are configured with: `given` for all of them, and for each its own id, folder and port.
+
+    The first listens on `first_port`, the others on those that follow; 0 takes free ones. `racks`: where each of them stands.
+    Errors: ConfigError, one sentence, for a key that they can't have in common.
+    """
+    for name, value in given.items():
+        if name in _OWN_KEYS:
+            message = f"{name}={value.text} is not possible for several brokers of one process: each has its own (in {value.source})."
+            raise ConfigError(message)
+    # Where there are fewer brokers than the default asks for, there never will be more.
+    given = {"offsets.topic.replication.factor": Given(str(min(count, 3)), "the default"), **given}
+    assert not racks or len(racks) == count, f"{count} brokers and {len(racks)} racks"
+    configurations = []
+    for index in range(count):
+        broker_id = FIRST_BROKER_ID + index
+        own = {
+            "node.id": f"{broker_id}",
+            "listeners": f"PLAINTEXT://{host}:{first_port + index if first_port else 0}",
+            "log.dirs": f"{directory}/broker-{broker_id}",
+        }
+        if racks:
+            own["broker.rack"] = racks[index]
+        configurations.append({**given, **{name: Given(text, f"broker {broker_id}") for name, text in own.items()}})
+    return configurations
+
+
+def _ignore_failure(_broker_id: int) -> None:
+    """Stands for a listener where nobody wants to know."""
+
+
+def _ignore_partition() -> None:
+    """Likewise."""
+
+
+class LocalCluster:
+    """Brokers by id. `start`, then as you like, then `stop`. Used from one event loop."""
+
+    def __init__(
+        self,
+        configurations: Sequence[Mapping[str, Given]],
+        directory: str | None,
+        make_logger: Callable[[int], Any],
+        *,
+        on_failed: Callable[[int], None] = _ignore_failure,
+        on_partition_made: Callable[[], None] = _ignore_partition,
+    ) -> None:
+        """`directory` gets the metadata of all; None leaves them to a sole broker, whose first log directory has them then.
+
+        `make_logger` gets a broker's id. `on_failed` gets the id of a broker that can't go on; see `Broker` for the rest.
+        Errors: ConfigError.
+        """
+        assert directory is not None or len(configurations) == 1, "several brokers need metadata in common"
+        self._given = {load_config(given=given).node_id: dict(given) for given in configurations}
+        assert len(self._given) == len(configurations), "each broker needs an id of its own"
+        self._directory = directory
+        self._store = SharedStore(self._open_store)
+        self._make_logger = make_logger
+        self._on_failed = on_failed
+        self._on_partition_made = on_partition_made
+        self.brokers: dict[int, Broker] = {}
+        """Those that run, by id."""
+        self._stopping: dict[int, Broker] = {}
+        self._addresses: dict[int, str] = {}
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """Where clients reach the brokers, by id; from a broker's first start on, and also while it doesn't run."""
+        return {broker_id: self._addresses[broker_id] for broker_id in self._given if broker_id in self._addresses}
+
+    @property
+    def broker_ids(self) -> list[int]:
+        """Of all brokers, those too that don't run."""
+        return list(self._given)
+
+    async def start(self) -> None:
+        """Start all brokers, together. Errors: those of `Broker.start`; none is left running then."""
+        outcomes = await asyncio.gather(*map(self.start_broker, self.broker_ids), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                await self.stop()
+                raise outcome
+
+    async def start_broker(self, broker_id: int) -> None:
+        """Start a broker that doesn't run; it is reached where it was before. Errors: those of `Broker.start`."""
+        assert broker_id not in self.brokers, f"broker {broker_id} runs already"
+        broker = self.brokers[broker_id] = Broker(
+            load_config(given=self._given[broker_id]),
+            self._ports(),
+            self._make_logger(broker_id),
+            on_failed=partial(self._on_failed, broker_id),
+            on_partition_made=self._on_partition_made,
+        )
+        try:
+            await broker.start()
+        except BaseException:
+            del self.brokers[broker_id]
+            raise
+        self._addresses[broker_id] = broker.address
+        bound = [listener._replace(port=broker.ports[listener.name]).text for listener in broker.config.listeners]
+        self._given[broker_id]["listeners"] = Given(",".join(bound), "the first start")
+
+    async def stop_broker(self, broker_id: int) -> None:
+        """Stop a broker gracefully."""
+        broker = self._stopping[broker_id] = self.brokers.pop(broker_id)
+        try:
+            await broker.stop()
+        finally:
+            del self._stopping[broker_id]
+
+    async def kill_broker(self, broker_id: int) -> None:
+        """End a broker as if its process had died, as far as that can be done inside one that lives on."""
+        await self.brokers.pop(broker_id).kill()
+
+    async def stop(self) -> None:
+        """Stop all that run, together."""
+        outcomes = await asyncio.gather(*map(self.stop_broker, list(self.brokers)), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    def hurry(self) -> None:
+        """Have the stops that are under way wait for nobody any more."""
+        for broker in self._stopping.values():
+            broker.hurry()
+
+    def _ports(self) -> Ports:
+        """The outside world of one life of one broker."""
+        ports = real_ports(asyncio.get_running_loop())
+        raise_open_file_limit()
+        ports = replace(ports, open_files=open_file_limit() // len(self._given))
+        if self._directory is None:
+            return ports
+        return replace(ports, open_store=self._join_store, shared_metadata=f"{self._directory}/{METADATA_FILE}")
+
+    async def _join_store(self, _log_directory: str) -> OwnedStore:
+        return await self._store.join()
+
+    async def _open_store(self) -> OwnedStore:
+        """Open the store of all. Errors: StorageError, MetadataFileError, OSError."""
+        directory, filesystem = self._directory, OsFileSystem()
+        assert directory is not None, "a sole broker opens its own store"
+        try:
+            filesystem.make_directories(directory)
+        except OSError as error:
+            raise StorageError(directory, f"the folder cannot be made: {error.strerror or error}") from error
+        try:
+            return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=SystemClock())
+        except AlreadyLockedError as error:
+            raise StorageError(directory, "another process uses this folder") from error

@@ -1,0 +1,181 @@
+"""Which connections may stay: at most so many, so many from one address, and never so many that descriptors run out.
+
+Where all are taken, a new connection takes the place of another: of one that has sent nothing yet, the latest of those opened `SILENT_MS`
+ago or before; else of the one that was silent for longest, `IDLE_MS` at least. If there is none, the new one is closed. A connection by
+the listener of the brokers takes the place of any client's: brokers never wait for clients, if they have a listener of their own.
+
+A connection that isn't admitted is accepted and closed at once. Kafka stops accepting instead, so that a client that holds all connections
+keeps everybody else out.
+
+Source: Kafka's SocketServer: ConnectionQuotas (maxConnectionsExceeded, protectedListener, maxConnectionsPerIpOverrides) and
+Processor.closeExcessConnections, KIP-402 and KIP-612.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from lowtide.broker.config.key import ImpossibleTogetherError
+
+if TYPE_CHECKING:
+    from lowtide.broker.config.broker_config import BrokerConfig
+    from lowtide.broker.config.key import Value
+    from lowtide.broker.descriptors import DescriptorBudget
+
+IDLE_MS: Final = 60_000
+"""After so long without a request a connection may be closed for another one. Clients open it again when they need it."""
+
+SILENT_MS: Final = 1_000
+"""The same for one that has sent nothing yet."""
+
+_CANDIDATES: Final = 64
+"""The connections that are looked for together: each look visits all connections."""
+
+OVERRIDES: Final = "max.connections.per.ip.overrides"
+PER_IP: Final = "max.connections.per.ip"
+
+
+class Admitted(Protocol):
+    """What is asked of a connection. Times are those of the monotonic clock."""
+
+    listener_name: str
+    last_active_ms: int
+    connected_ms: int
+    """Above `last_active_ms` until something is received."""
+    closed: bool
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def busy(self) -> bool: ...
+    def close(self, reason: str) -> None: ...
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """How many connections may be open."""
+
+    total: int
+    total_reason: str
+    """What sets `total`: a key, or the limit of open files."""
+    per_address: int
+    overrides: Mapping[str, int] = MappingProxyType({})
+    """By address, instead of `per_address`."""
+    brokers_listener: str | None = None
+    """The listener of the brokers, where clients have others."""
+
+
+def connection_limits(config: BrokerConfig, budget: DescriptorBudget) -> ConnectionLimits:
+    """The limits by configuration and descriptors."""
+    reason = f"max.connections={config.max_connections} are open"
+    if budget.connections < config.max_connections:
+        reason = f"{budget.connections} are open, as many as the limit of open files ({budget.limit}, ulimit -n) allows"
+    return ConnectionLimits(
+        total=min(config.max_connections, budget.connections),
+        total_reason=reason,
+        per_address=config.max_connections_per_ip,
+        overrides=parse_overrides(config.values),
+        brokers_listener=config.inter_broker_listener if len(config.listeners) > 1 else None,
+    )
+
+
+def parse_overrides(values: Mapping[str, Value]) -> dict[str, int]:
+    """The numbers by address of `max.connections.per.ip.overrides`. Errors: ImpossibleTogetherError."""
+    overrides = {}
+    for entry in filter(None, (part.strip() for part in str(values[OVERRIDES] or "").split(","))):
+        address, _, number = entry.rpartition(":")
+        overrides[address.strip("[]")] = int(number)
+    if values[PER_IP] == 0 and not overrides:
+        message = f"{PER_IP}=0 is not possible without {OVERRIDES}: no client could connect"
+        raise ImpossibleTogetherError(message, PER_IP, OVERRIDES)
+    return overrides
+
+
+class Admission:
+    """See the module. Used from the event loop only."""
+
+    def __init__(self, limits: ConnectionLimits, now_ms: Callable[[], int]) -> None:
+        self.limits = limits
+        self._now_ms = now_ms
+        self._by_address: Counter[str] = Counter()
+        self._leaving: set[Admitted] = set()
+        """Closed already, and counted until the event loop lets go of their sockets."""
+        self._candidates: deque[Admitted] = deque()
+        self._looked_ms = -SILENT_MS
+
+    def admit(self, connection: Admitted, connections: Mapping[Admitted, None]) -> str | None:
+        """Counts a new connection, which is one of `connections`. Returns why it may not stay, None when it may."""
+        limits, address = self.limits, connection.address
+        self._by_address[address] += 1
+        refused = self._over_address(address)
+        if refused is None and len(connections) - len(self._leaving) > limits.total:
+            is_brokers = connection.listener_name == limits.brokers_listener
+            victim = self._victim(connections, of_any_age=is_brokers)
+            if victim is None:
+                refused = limits.total_reason
+            else:
+                self._leaving.add(victim)
+                victim.close(f"{limits.total_reason}, and this one was silent")
+        if refused is not None:
+            self._leaving.add(connection)
+        return refused
+
+    def left(self, connection: Admitted) -> None:
+        """A connection is gone."""
+        self._leaving.discard(connection)
+        address = connection.address
+        self._by_address[address] -= 1
+        if self._by_address[address] <= 0:
+            del self._by_address[address]
+
+    def _over_address(self, address: str) -> str | None:
+        allowed = self.limits.overrides.get(address)
+        if allowed is None:
+            allowed, key = self.limits.per_address, PER_IP
+        else:
+            key = OVERRIDES
+        return f"{key}={allowed} are open from {address}" if self._by_address[address] > allowed else None
+
+    def _victim(self, connections: Iterable[Admitted], *, of_any_age: bool) -> Admitted | None:
+        """The connection that gives way to another one, if there is one."""
+        now_ms = self._now_ms()
+        if of_any_age:
+            clients = [each for each in connections if each.listener_name != self.limits.brokers_listener and self._may_go(each)]
+            return min(clients, key=_last_active_ms, default=None)
+        if not self._candidates and now_ms - self._looked_ms >= SILENT_MS:
+            self._looked_ms = now_ms
+            idle = [each for each in connections if self._is_idle(each, now_ms)]
+            self._candidates.extend(heapq.nsmallest(_CANDIDATES, idle, key=_order_of_leaving))
+        while self._candidates:
+            candidate = self._candidates.popleft()
+            if self._is_idle(candidate, now_ms):
+                return candidate
+        return None
+
+    def _may_go(self, connection: Admitted) -> bool:
+        return not connection.closed and connection not in self._leaving
+
+    def _is_idle(self, connection: Admitted, now_ms: int) -> bool:
+        if not self._may_go(connection) or connection.busy or connection.listener_name == self.limits.brokers_listener:
+            return False
+        return now_ms - connection.last_active_ms >= (SILENT_MS if _has_sent_nothing(connection) else IDLE_MS)
+
+
+def _has_sent_nothing(connection: Admitted) -> bool:
+    return connection.last_active_ms < connection.connected_ms
+
+
+def _order_of_leaving(connection: Admitted) -> tuple[bool, int]:
+    """A flood of silent connections gives way to others from its end: who connected before it keeps the connection."""
+    if _has_sent_nothing(connection):
+        return False, -connection.connected_ms
+    return True, connection.last_active_ms
+
+
+def _last_active_ms(connection: Admitted) -> int:
+    return connection.last_active_ms

@@ -1,0 +1,265 @@
+"""From an API key and version to the code that reads, answers and writes it.
+
+Every handler module registers itself here with the versions that it serves; ApiVersions answers from this registry, so nothing is
+advertised that isn't built. Codecs are compiled when a version is first used. Handlers that write metadata are coroutines: they
+are spawned by name and their answer is pending; all others answer in the callback that brought the request.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from lowtide.broker.network.client_quirks import without_array_padding
+from lowtide.broker.network.large_requests import Bounds, LargeRoute
+from lowtide.broker.network.large_routes import large_route
+from lowtide.broker.network.outgoing import Part
+from lowtide.broker.pending import Pending, Spawn, promised
+from lowtide.broker.turns import Steps
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.errors import ErrorCode, ProtocolError, TooManyRowsError
+from lowtide.protocol.headers import read_client_id, skip_header_tags
+from lowtide.protocol.messages.metadata import MetadataRequest
+from lowtide.protocol.primitives import row_bytes_min
+from lowtide.protocol.schema import wire_form
+
+_PLAIN_PREFIX, _FLEXIBLE_PREFIX = struct.Struct(">ii"), struct.Struct(">iiB")
+_API_VERSIONS_V0 = struct.Struct(">iihihhh")
+_PLAIN_HEADER_BYTES, _FLEXIBLE_HEADER_BYTES = 4, 5
+_KEPT_BODY_BYTES = 16 * 1024
+_KEPT_BODIES_BYTES = 256 * 1024
+"""Of responses that are given again: the largest body that is kept, and all of them in one version of an API."""
+
+_LARGE_FRAME_BYTES = 1 << 20
+"""A frame above this is decoded in slices, unless nearly all of it may be records: its fields alone may take long to be copied."""
+
+_IN_SLICES = "a frame of so many bytes is decoded in slices"
+
+Handle = Callable[[Any, Any], Any]
+HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+
+
+class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler module offers: `handle` answers in the loop, `handle_later` is a coroutine that writes metadata.
+
+    `advertised_minimum` differs from the lowest served version where clients need to see more (KAFKA-18659). `answers_again` is how many
+    responses the handler may give out more than once, as the same object that doesn't change: so many are kept in their encoded form.
+
+    `bounds` say how many rows of a request the handler takes at once. `handle_steps` is the handler for requests of more, in bounded steps;
+    without it they are cut, or handled whole (`large_requests`).
+    """
+
+    key: ApiKey
+    handle: Handle | None = None
+    handle_later: HandleLater | None = None
+    advertised_minimum: int | None = None
+    handle_steps: Callable[[Any, Any], Steps] | None = None
+    bounds: Bounds = Bounds()
+    sends_records: bool = False
+    answers_again: int = 0
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One API in one version."""
+
+    name: str
+    is_produce: bool
+    handle: Callable[[Any, Any], Any]
+    read: Callable[[Any, int, int], tuple[Any, str | None]]
+    write: Callable[[int, Any], list[Part]]
+    large: LargeRoute
+    """For requests that `read` refuses with TooManyRowsError."""
+
+
+class VersionRange(msgspec.Struct, frozen=True, gc=False):
+    """Versions as they are advertised, both inclusive."""
+
+    minimum: int
+    maximum: int
+
+
+class Routes(dict[tuple[int, int], Route | None]):
+    """`(api key, version)` → route; None for what is not served. Filled as versions are first asked for."""
+
+    def __init__(self, make: Callable[[int, int], Route | None]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: tuple[int, int]) -> Route | None:
+        """Make a served route once. What is not served isn't kept: a client could ask for four thousand million of them."""
+        route = self._make(*key)
+        if route is not None:
+            self[key] = route
+        return route
+
+
+class Dispatcher:
+    """The registry. `maximum_versions` caps what is served and advertised, by API."""
+
+    def __init__(self, *, spawn: Spawn, maximum_versions: Mapping[ApiKey, int]) -> None:
+        self._specs: dict[ApiKey, HandlerSpec] = {}
+        self._spawn = spawn
+        self._maximum_versions = maximum_versions
+        self.advertised: dict[ApiKey, VersionRange] = {}
+        """What ApiVersions answers, by key."""
+        self._unadvertised: dict[ApiKey, VersionRange] = {}
+        """What is ours alone: those who ask for it know it."""
+        self.routes = Routes(self._make_route)
+
+    def register(self, specs: list[HandlerSpec]) -> None:
+        """Add handlers, each API once."""
+        for spec in sorted(specs, key=lambda spec: spec.key):
+            assert spec.key not in self._specs, f"{spec.key.name} has two handlers"
+            self._specs[spec.key] = spec
+            table = self.advertised if spec.key < FIRST_OF_OURS else self._unadvertised
+            table[spec.key] = self._advertise(spec)
+
+    def describe(self, api_key: int, api_version: int) -> str:
+        """For logs: `Fetch v12`, also of what doesn't exist."""
+        name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else f"API {api_key}"
+        return f"{name} v{api_version}"
+
+    def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int) -> list[Part]:
+        """An unknown ApiVersions version is answered in version 0 with the supported range (KIP-511); else the bytes make no sense.
+
+        Errors: ProtocolError for every other API.
+        """
+        if api_key != ApiKey.API_VERSIONS:
+            message = "not served"
+            raise ProtocolError(message)
+        served = self.advertised[ApiKey.API_VERSIONS]
+        body_bytes = _API_VERSIONS_V0.size - 4
+        return [
+            _API_VERSIONS_V0.pack(
+                body_bytes, correlation_id, ErrorCode.UNSUPPORTED_VERSION, 1, ApiKey.API_VERSIONS, served.minimum, served.maximum
+            )
+        ]
+
+    def _advertise(self, spec: HandlerSpec) -> VersionRange:
+        api = API[spec.key]
+        minimum = api.min_version if spec.advertised_minimum is None else spec.advertised_minimum
+        return VersionRange(minimum, min(api.max_version, self._maximum_versions.get(spec.key, api.max_version)))
+
+    def _make_route(self, api_key: int, api_version: int) -> Route | None:
+        spec = self._specs.get(api_key)  # type: ignore[call-overload]
+        if spec is None:
+            return None
+        api = API[spec.key]
+        offered = self.advertised.get(spec.key) or self._unadvertised[spec.key]
+        if not api.min_version <= api_version <= offered.maximum:
+            return None
+        handle = spec.handle if spec.handle is not None else self._spawning(spec)
+        return Route(
+            name=(name := f"{api.request.__name__.removesuffix('Request')} v{api_version}"),
+            is_produce=spec.key == ApiKey.PRODUCE,
+            handle=handle,
+            read=_reader(spec, api_version),
+            write=_writer(spec, api_version),
+            large=large_route(spec, api_version, name, handle),
+        )
+
+    def _spawning(self, spec: HandlerSpec) -> Handle:
+        handle_later = spec.handle_later
+        assert handle_later is not None, f"{spec.key.name} has no handler"
+
+        def handle(request: Any, context: Any) -> Pending[Any]:
+            return promised(partial(handle_later, request, context), self._spawn, name=f"{spec.key.name} of {context.connection.peer}")
+
+        return handle
+
+
+def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
+    """Reads a request that is known to be of this API and version, and no shorter than a header.
+
+    Errors of what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
+    """
+    key, codec = spec.key, codec_for(API[spec.key].request, version)
+    flexible = request_header_is_flexible(key, version)
+    row_bytes, rows_at_once = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.rows_at_once
+    plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_at_once
+    decode, counted_bytes = codec.decode, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES
+
+    def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
+        client_id, position = read_client_id(buffer, start, stop)
+        if flexible:
+            position = skip_header_tags(buffer, position, stop)
+        if stop - position > plain_bytes:
+            if stop - position > counted_bytes:
+                raise TooManyRowsError(_IN_SLICES)
+            return codec.decode_counted(buffer, position, stop, rows_at_once), client_id
+        return decode(buffer, position, stop), client_id
+
+    if key != ApiKey.METADATA or not response_header_is_flexible(key, version):
+        return read
+    all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
+
+    def read_metadata(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
+        client_id, position = read_client_id(buffer, start, stop)
+        position = skip_header_tags(buffer, position, stop)
+        if stop - position > plain_bytes:
+            if stop - position > counted_bytes:
+                raise TooManyRowsError(_IN_SLICES)
+            return codec.decode_counted(buffer, position, stop, rows_at_once), client_id
+        return decode(*without_array_padding(buffer, position, stop, all_topics_bytes)), client_id
+
+    return read_metadata
+
+
+def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
+    """Writes a response. Errors of what it returns: TooManyRowsError for one that is to be encoded in slices (`LargeRoute.encode`)."""
+    codec = codec_for(API[spec.key].response, version)
+    flexible = response_header_is_flexible(spec.key, version)
+    plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
+    if spec.sends_records:
+        return _records_writer(codec.encode_parts_counted, flexible=flexible)
+    encode = _remembering(codec.encode_counted, spec.answers_again) if spec.answers_again else codec.encode_counted
+
+    def write(correlation_id: int, response: Any) -> list[Part]:
+        body = encode(response)
+        if flexible:
+            return [tagged(len(body) + _FLEXIBLE_HEADER_BYTES, correlation_id, 0) + body]
+        return [plain(len(body) + _PLAIN_HEADER_BYTES, correlation_id) + body]
+
+    return write
+
+
+def _records_writer(encode_parts: Callable[[Any], list[Any]], *, flexible: bool) -> Callable[[int, Any], list[Part]]:
+    plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
+
+    def write_records(correlation_id: int, response: Any) -> list[Part]:
+        parts = encode_parts(response)
+        size = sum(map(len, parts))
+        if flexible:
+            parts.insert(0, tagged(size + _FLEXIBLE_HEADER_BYTES, correlation_id, 0))
+        else:
+            parts.insert(0, plain(size + _PLAIN_HEADER_BYTES, correlation_id))
+        return parts
+
+    return write_records
+
+
+def _remembering(encode: Callable[[Any], bytes], maximum: int) -> Callable[[Any], bytes]:
+    """`encode` that knows the last responses again, by their identity: each is held here, so no other object has it."""
+    kept: dict[int, tuple[Any, bytes]] = {}
+    kept_bytes = 0
+
+    def encode_once(response: Any) -> bytes:
+        nonlocal kept_bytes
+        known = kept.get(id(response))
+        if known is not None:
+            return known[1]
+        body = encode(response)
+        if len(body) <= _KEPT_BODY_BYTES:
+            if len(kept) >= maximum or kept_bytes + len(body) > _KEPT_BODIES_BYTES:
+                kept.clear()
+                kept_bytes = 0
+            kept[id(response)] = response, body
+            kept_bytes += len(body)
+        return body
+
+    return encode_once

@@ -1,0 +1,51 @@
+"""Buffers for partial frames: small ones of their own size, larger ones from pools that all connections of a broker share."""
+
+from __future__ import annotations
+
+import mmap
+
+from lowtide.broker.network.outgoing import BufferPool
+
+FRAME_BUFFER_BYTES = 64 * 1024
+"""The size of a partial frame's first buffer, unless less will do. Such are pooled, and so are those of a megabyte that may follow."""
+
+GROWTH_FACTOR = 4
+"""A buffer beyond the first is at most this many times what was received, unless it is one that lay idle."""
+
+_OWN_BUFFER_BYTES = 4096
+"""A partial frame up to this size has a buffer of just its size."""
+
+_IDLE_BUFFERS = 32
+"""So many of the first size are kept while nobody uses them: two megabytes."""
+
+
+class FrameBuffers:
+    """See the module."""
+
+    def __init__(self, chunks: BufferPool) -> None:
+        """`chunks` are what answers are sent with, too."""
+        self.first = BufferPool(FRAME_BUFFER_BYTES, _IDLE_BUFFERS)
+        self._chunks = chunks
+
+    def take(self, capacity: int) -> bytearray:
+        """A buffer of at least `capacity` bytes, which is a megabyte or less. One that nobody uses may be larger for nothing."""
+        first, chunks = self.first, self._chunks
+        if capacity <= _OWN_BUFFER_BYTES:
+            return bytearray(capacity)
+        if capacity <= first.size:
+            return first.take()
+        return chunks.take() if chunks.has_idle or capacity * GROWTH_FACTOR > chunks.size else bytearray(capacity)
+
+    def grow(self, buffer: bytearray | mmap.mmap, filled: int, capacity: int) -> bytearray:
+        """A larger buffer with the same beginning; the old one is handed back."""
+        grown = self.take(capacity)
+        grown[:filled] = memoryview(buffer)[:filled]
+        self.give(buffer)
+        return grown
+
+    def give(self, buffer: bytearray | mmap.mmap) -> None:
+        """Hand a buffer back that nothing reads or writes any more."""
+        if isinstance(buffer, bytearray):
+            for pool in (self.first, self._chunks):
+                if len(buffer) == pool.size:
+                    pool.give(buffer)

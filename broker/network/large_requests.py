@@ -1,0 +1,298 @@
+"""The lane of large requests: those with more rows than a handler takes at once (`Bounds.rows_at_once`).
+
+Such a request is decoded in slices, executed in parts (`request_parts`) or by steps of its handler's, and its answer is encoded in slices;
+all of them take turns (`turns`), so that fifty hold the loop for no longer than one. Its rows are bounded: one that has more than
+`lowtide.request.rows.max`, or a very large field, is refused before any of it is executed: with INVALID_REQUEST, or by closing the
+connection where its client reads no answer (acks=0).
+
+Rows cost several times what their bytes do, so those of all large requests together are bounded too, by twice what one may have: a
+request that finds no room waits in its frame. A handler that counts what it keeps by itself (a Fetch that waits) says so
+(`COUNTED_ELSEWHERE`).
+
+A request that changes something is carried out to its end although its client has gone, for it was received whole; others end then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.refusals import Refuse
+from lowtide.broker.network.request_parts import Cut, check_rows, cut_request, join_answers
+from lowtide.broker.pending import NO_ANSWER, EncodedAnswer, Pending
+from lowtide.broker.request_context import RequestContext
+from lowtide.broker.turns import Piece, Steps, Turns
+from lowtide.protocol.errors import ProtocolError, TooManyRowsError
+
+if TYPE_CHECKING:
+    from lowtide.broker.network.connection import Connection
+
+ROWS_MAX_KEY: Final = "lowtide.request.rows.max"
+
+COUNTED_ELSEWHERE: Final[Any] = Pending()
+"""Yielded by a handler's steps: what it keeps from now on is bounded by itself."""
+
+COUNTED_ELSEWHERE.complete(None)
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows of an API's requests a handler takes at once, and of one that isn't cut at all."""
+
+    rows_at_once: int = 200
+    whole_max: int = 10_000
+
+
+class LargeRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """How large requests of one API in one version are worked on.
+
+    `open` gives the client id and the position of the body in a frame; `refuse` makes the answer with an error. `steps` is a handler in
+    steps: a generator that returns what a handler does.
+    """
+
+    name: str
+    api_version: int
+    open: Callable[[Any, int, int], tuple[str | None, Any, int, int]]
+    decode: Callable[[Any, int, int, int], Generator[None, None, tuple[Any, int]]]
+    handle: Callable[[Any, Any], Any]
+    steps: Callable[[Any, Any], Steps] | None
+    cut: Cut | None
+    bounds: Bounds
+    refuse: Refuse
+    encode: Callable[[int, Any], Generator[None, None, list[Part]]]
+
+
+class LargeRequest:
+    """One large request. `frame` must stay as it is until the answer is there; `on_done` is called when it isn't needed any more."""
+
+    def __init__(
+        self,
+        route: LargeRoute,
+        frame: Any,
+        bounds: tuple[int, int],
+        correlation_id: int,
+        sender: Connection,
+    ) -> None:
+        """`bounds` are the frame's first position and its end, exclusive."""
+        self.route = route
+        self.frame = frame
+        self.start, self.stop = bounds
+        self.correlation_id = correlation_id
+        self.sender: Connection | None = sender
+        self.answer: Pending[Any] = Pending()
+        self.on_done: Callable[[], None] | None = None
+        self.charged = 0
+        self.piece: Piece | None = None
+        self.waits_for: list[Pending[Any]] = []
+        self.changes = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its client is still there."""
+        return not self.answer.abandoned
+
+
+class LargeRequests:
+    """See the module. One for each broker."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        rows_max: int,
+        on_bug: Callable[[LargeRoute, Exception], None],
+        on_refused: Callable[[Connection, str, str], None],
+    ) -> None:
+        """`on_bug` is called with what a request raised, `on_refused` with why one is refused."""
+        self._turns = turns
+        self._rows_max = rows_max
+        self._on_bug = on_bug
+        self._on_refused = on_refused
+        self._rows_alive = 0
+        self._waiting: deque[LargeRequest] = deque()
+
+    @property
+    def rows_alive(self) -> int:
+        """Rows of large requests that are in memory, or may be before they are counted."""
+        return self._rows_alive
+
+    def submit(self, request: LargeRequest) -> Pending[Any]:
+        """Work on a request when there is room for its rows; its answer is an `EncodedAnswer`."""
+        request.answer.on_abandoned = lambda: self._on_gone(request)
+        self._waiting.append(request)
+        self._admit()
+        return request.answer
+
+    def encode(self, route: LargeRoute, correlation_id: int, answer: Any) -> Pending[Any]:
+        """Encode a large answer in slices; it becomes an `EncodedAnswer`."""
+        encoded: Pending[Any] = Pending()
+
+        def steps() -> Steps:
+            parts = yield from route.encode(correlation_id, answer)
+            encoded.complete(EncodedAnswer(parts))
+
+        def fail(error: Exception) -> None:
+            self._on_bug(route, error)
+            encoded.fail()
+
+        piece = Piece(steps(), fail)
+        encoded.on_abandoned = piece.drop
+        self._turns.add(piece)
+        return encoded
+
+    def _admit(self) -> None:
+        """Begin what there is room for. How many rows a frame has isn't known before it is decoded; it can't have more than bytes.
+
+        So there is room for one more of any size while those that were decoded have `rows_max` at most: one that waits (a JoinGroup of
+        few rows in a large frame) must not keep all others waiting.
+        """
+        while self._waiting:
+            request = self._waiting[0]
+            expected = min(self._rows_max, request.stop - request.start)
+            if self._rows_alive + expected > 2 * self._rows_max:
+                return
+            self._waiting.popleft()
+            request.charged = expected
+            self._rows_alive += expected
+            request.piece = Piece(self._steps(request), partial(self._on_failed, request))
+            self._turns.add(request.piece)
+
+    def _charge(self, request: LargeRequest, rows: int) -> None:
+        self._rows_alive += rows - request.charged
+        request.charged = rows
+
+    def _on_gone(self, request: LargeRequest) -> None:
+        """Its client doesn't wait any more."""
+        if request in self._waiting:
+            self._waiting.remove(request)
+            self._end(request)
+        elif not request.changes:
+            for pending in request.waits_for:
+                pending.abandon()
+            if request.piece is not None:
+                request.piece.drop()
+            self._end(request)
+
+    def _on_failed(self, request: LargeRequest, error: Exception) -> None:
+        sender = request.sender
+        self._end(request)
+        if not isinstance(error, ProtocolError):
+            self._on_bug(request.route, error)
+            if not request.answer.done:
+                request.answer.fail()
+        elif sender is not None and request.is_wanted:
+            sender.refuse(f"{request.route.name}: {error}")
+
+    def _end(self, request: LargeRequest) -> None:
+        """Nothing of it is in memory any more. May be called again."""
+        on_done, request.on_done = request.on_done, None
+        request.frame = request.sender = request.piece = None  # A piece refers to its request: nothing must wait for the collector.
+        request.waits_for = []
+        self._charge(request, 0)
+        if on_done is not None:
+            on_done()
+        self._admit()
+
+    # ------------------------------------------------------------------ one request
+    def _steps(self, request: LargeRequest) -> Steps:
+        route = request.route
+        client_id, frame, position, stop = route.open(request.frame, request.start, request.stop)
+        assert request.sender is not None, "it isn't done"
+        context = RequestContext(route.api_version, client_id, request.sender, {})
+        most = self._rows_max if route.cut is not None or route.steps is not None else min(self._rows_max, route.bounds.whole_max)
+        try:
+            message, rows = yield from route.decode(frame, position, stop, most)
+            self._charge(request, rows)
+            self._admit()
+            request.changes = route.cut is not None and route.cut.changes
+            if route.cut is not None and route.steps is None:
+                yield from check_rows(message, route.cut, route.bounds.whole_max)
+        except TooManyRowsError as error:
+            text = str(error) + (f"; {ROWS_MAX_KEY} is the limit" if error.rows_max == self._rows_max else "")
+            yield from self._refuse(request, (frame, position, stop), text)
+            return
+        answer = yield from self._answer_steps(request, message, context)
+        del message
+        if answer is not NO_ANSWER and request.is_wanted:
+            if answer is None:
+                request.answer.fail()
+            else:
+                parts = yield from route.encode(request.correlation_id, answer)
+                answer = EncodedAnswer(parts)
+        self._end(request)
+        if request.is_wanted and not request.answer.done:
+            request.answer.complete(answer)
+
+    def _answer_steps(self, request: LargeRequest, message: Any, context: Any) -> Steps:
+        """Executes the request, and returns its answer; None where there is none."""
+        route = request.route
+        if route.steps is not None:
+            answer = yield from self._waited_steps(request, route.steps(message, context))
+            return answer
+        if route.cut is None:
+            answer = route.handle(message, context)
+            yield None
+            answer = yield from self._settled(request, [answer])
+            return answer[0]
+        answers = yield from self._in_parts(request, route.cut, message, context)
+        if any(answer is None or answer is NO_ANSWER for answer in answers):
+            return next(answer for answer in answers if answer is None or answer is NO_ANSWER)
+        joined = yield from join_answers(answers, route.cut)
+        return joined
+
+    def _in_parts(self, request: LargeRequest, cut: Cut, message: Any, context: Any) -> Steps:
+        answers: list[Any] = []
+        for part in cut_request(message, cut, request.route.bounds.rows_at_once, request.route.bounds.whole_max):
+            yield None
+            if part is None:
+                continue
+            answer = request.route.handle(part, context)
+            if answer is None:
+                answer = NO_ANSWER  # The handler's way to say so; a Pending completes with None where it fails.
+            if cut.sequential:
+                [answer] = yield from self._settled(request, [answer])
+            answers.append(answer)
+        settled = yield from self._settled(request, answers)
+        return settled
+
+    def _settled(self, request: LargeRequest, answers: list[Any]) -> Steps:
+        """The answers, when they are all there."""
+        request.waits_for = [answer for answer in answers if type(answer) is Pending and not answer.done]
+        for index, answer in enumerate(answers):
+            if type(answer) is Pending:
+                if not answer.done:
+                    yield answer
+                answers[index] = answer.response
+        request.waits_for = []
+        return answers
+
+    def _waited_steps(self, request: LargeRequest, steps: Steps) -> Steps:
+        """Those of a handler, and what they wait for at the end."""
+        try:
+            while True:
+                waited = next(steps)
+                if waited is COUNTED_ELSEWHERE:
+                    self._charge(request, 0)
+                    self._admit()
+                yield waited
+        except StopIteration as end:
+            [answer] = yield from self._settled(request, [end.value])
+            return answer
+
+    def _refuse(self, request: LargeRequest, body: tuple[Any, int, int], text: str) -> Steps:
+        """It is too large to be executed."""
+        route, sender = request.route, request.sender
+        answer = yield from route.refuse(*body, text)
+        del body
+        parts = (yield from route.encode(request.correlation_id, answer)) if answer is not None else []
+        self._end(request)
+        if not request.is_wanted or sender is None:
+            return
+        if answer is None:
+            sender.close(f"{route.name} without acknowledgement: {text}")
+        else:
+            self._on_refused(sender, f"{route.name}: {text}", "request refused")
+            request.answer.complete(EncodedAnswer(parts))

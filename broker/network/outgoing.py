@@ -1,0 +1,202 @@
+"""What a connection has still to send: ready bytes, and slices of segment files that are read when their turn comes.
+
+A fetch answer may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next one only
+when the socket has taken the last one, so that a slow reader costs one piece of memory and no more. Pages that are not in the page
+cache are read by a worker thread instead of stalling the loop. A slice of a segment that was truncated meanwhile is not sent: the
+connection is closed, for the answer's length is already told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from lowtide.runtime.worker import Worker
+from lowtide.storage.log.log import FileSlice
+
+CHUNK_BYTES = 1 << 20
+"""At most this much is read from a file for one write: design limit, also the size of the reused buffers."""
+
+PARTS_AT_ONCE = 400
+"""So many pieces, at most, are written before others have their turn: an answer may have thousands of small ones, each a read."""
+
+Buffer = bytes | bytearray | memoryview
+Part = Buffer | FileSlice
+
+
+class WriteTransport(Protocol):
+    """What is used of a transport. Its write limits are zero: what `writelines` cannot send at once pauses the protocol."""
+
+    def writelines(self, parts: list[Buffer]) -> None: ...
+
+
+class BufferPool:
+    """Reused buffers of one size, shared by all connections of a broker: fresh memory costs page faults, some ten times a hot copy."""
+
+    def __init__(self, size: int, idle_maximum: int) -> None:
+        """At most `idle_maximum` buffers of `size` bytes are kept while nobody uses them."""
+        self.size = size
+        self._idle_maximum = idle_maximum
+        self._idle: list[bytearray] = []
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether the next one costs no memory."""
+        return bool(self._idle)
+
+    def take(self) -> bytearray:
+        """A buffer; its content is left over from the last use."""
+        return self._idle.pop() if self._idle else bytearray(self.size)
+
+    def give(self, buffer: bytearray) -> None:
+        """Hand a buffer back that nothing reads or writes any more."""
+        if len(self._idle) < self._idle_maximum:
+            self._idle.append(buffer)
+
+
+class OutgoingQueue:
+    """The bytes of one connection on their way out, in order. `paused` follows the transport's pause and resume."""
+
+    __slots__ = ("_borrowed", "_on_broken", "_on_turn", "_parts", "_pool", "_position", "_reading", "_transport", "_worker", "paused")
+
+    def __init__(
+        self,
+        transport: WriteTransport,
+        pool: BufferPool,
+        worker: Worker,
+        on_broken: Callable[[str], None],
+        on_turn: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_broken(reason)` is called when a slice can no longer be sent.
+
+        `on_turn` is called in a later pass of the loop when much was sent and more is left: the queue is `paused` until it is resumed.
+        """
+        self._transport = transport
+        self._pool = pool
+        self._worker = worker
+        self._on_broken = on_broken
+        self._on_turn = self.resume if on_turn is None else on_turn
+        self._parts: deque[Part] = deque()
+        self._position = 0
+        self._borrowed: bytearray | None = None
+        self._reading = False
+        self.paused = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything was given to the socket and the socket took it."""
+        return not self._parts and not self.paused and not self._reading
+
+    def send(self, parts: list[Part]) -> None:
+        """Queue parts behind what is there and send what the socket takes."""
+        if not self._parts and not self.paused and not self._reading and FileSlice not in map(type, parts):
+            # Nearly all answers are bytes that nothing is before: they need no turn in the queue.
+            self._transport.writelines(parts)  # type: ignore[arg-type]  # no slices are among them
+            return
+        self._parts.extend(parts)
+        self.pump()
+
+    def resume(self) -> None:
+        """The socket took all it was given: its buffer may be used again, the next piece may follow."""
+        self.paused = False
+        self._give_back()
+        self.pump()
+
+    def close(self) -> None:
+        """Drop what was not sent: the connection is gone."""
+        self._parts.clear()
+        self.paused = True
+
+    def pump(self) -> None:
+        """Write pieces until the socket is full, a cold page has to be read, others are to have their turn, or nothing is left."""
+        while self._parts and not self.paused and not self._reading:
+            run = self._gather()
+            if run:
+                self._transport.writelines(run)
+                if not self.paused:
+                    self._give_back()
+                    if len(run) >= PARTS_AT_ONCE and self._parts:
+                        self.paused = True
+                        asyncio.get_running_loop().call_soon(self._on_turn)
+
+    def _gather(self) -> list[Buffer]:
+        """The next write: ready bytes as they are, slices read into the borrowed buffer, about `CHUNK_BYTES` together.
+
+        Empty when a cold read was handed to the worker, or the connection broke.
+        """
+        parts, run = self._parts, list[Buffer]()
+        size = filled = 0
+        while parts and size < CHUNK_BYTES and len(run) < PARTS_AT_ONCE:
+            part = parts[0]
+            if not isinstance(part, FileSlice):
+                run.append(part)
+                size += len(part)
+                parts.popleft()
+                continue
+            if self._borrowed is None:
+                self._borrowed = self._pool.take()
+            wanted = min(part.size - self._position, CHUNK_BYTES - filled)
+            if wanted == 0:
+                break
+            view = memoryview(self._borrowed)[filled : filled + wanted]
+            count = self._read(part, view, worth_waiting=not run)
+            if count <= 0:
+                break
+            self._advance(part, count)
+            run.append(view if count == wanted else view[:count])
+            filled += count
+            size += count
+        return run
+
+    def _read(self, part: FileSlice, view: memoryview, *, worth_waiting: bool) -> int:
+        """Bytes read into `view`; 0 when there are none now: cold pages, or the end of this connection."""
+        position = part.position + self._position
+        count = 0
+        try:
+            if part.token.valid:
+                count = part.file.preadv([view], position, nowait=True)
+        except BlockingIOError:
+            if worth_waiting:
+                self._reading = True
+                self._worker.submit(partial(part.file.preadv, [view], position), partial(self._on_read, part, view))
+            return 0
+        except OSError as error:
+            self._break(f"cannot read {part.file.path}: {error}")
+            return 0
+        if count <= 0:
+            self._break(f"{part.file.path} was truncated while it was sent")
+        return count
+
+    def _on_read(self, part: FileSlice, view: memoryview, outcome: int | BaseException) -> None:
+        self._reading = False
+        if not self._parts:
+            self._give_back()
+            return
+        if isinstance(outcome, BaseException) or outcome <= 0 or not part.token.valid:
+            self._break(
+                f"cannot read {part.file.path}: {outcome if isinstance(outcome, BaseException) else 'it was truncated while it was sent'}"
+            )
+            return
+        self._advance(part, outcome)
+        self._transport.writelines([view[:outcome]])
+        if not self.paused:
+            self._give_back()
+            self.pump()
+
+    def _advance(self, part: FileSlice, count: int) -> None:
+        self._position += count
+        if self._position == part.size:
+            self._parts.popleft()
+            self._position = 0
+
+    def _break(self, reason: str) -> None:
+        self._parts.clear()
+        self._on_broken(reason)
+
+    def _give_back(self) -> None:
+        if self._borrowed is not None and not self._reading:
+            self._pool.give(self._borrowed)
+            self._borrowed = None

@@ -1,0 +1,322 @@
+"""Reading partitions for a Fetch: of a consumer at the leader or at a follower, and of a follower at the leader.
+
+A follower that is throttled is answered as ever, but for records (KIP-73): it asks for no bytes, or we have none to spend on it.
+
+Within one answer the offsets told of a partition are from one moment (KAFKA-7104): nothing can come between.
+
+A follower's fetch is noted before it is read, when leader epoch, registration and range are known to be right and its log doesn't diverge:
+so it learns the high watermark that follows from it. A consumer is answered by a follower only by rule R7; below that follower's log
+start it is told where that is, so that it need not ask anybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from lowtide.broker.partitions.fetch_session import CONSUMER, FetchTarget
+from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from lowtide.protocol.schema import NO_ROWS
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
+from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
+from lowtide.replication.partition import Partition
+from lowtide.replication.read_replica import NO_REPLICA, preferred_read_replica
+from lowtide.storage.errors import FailureKind, StorageError
+
+READ_COMMITTED = 1
+_NO_RECORDS = b""
+_NODE_ENDPOINTS_SINCE: Final = 16
+_FOLLOWER_READS_SINCE: Final = 11
+
+TRUST_PART: Final = 0.8
+"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader told (rule R7): less than until the leader gives it up."""
+
+
+class FetchRules(msgspec.Struct, kw_only=True):
+    """The limits of one fetch, and who asks."""
+
+    api_version: int
+    read_committed: bool
+    is_follower: bool
+    minimum_bytes: int
+    maximum_bytes: int
+    maximum_wait_ms: int
+    replica_id: BrokerId = CONSUMER
+    broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
+    rack: str = ""
+    """The rack that a consumer would like to read in, where the broker looks for that."""
+
+
+class FetchOutcome(msgspec.Struct):
+    """What one pass over the partitions read. `noted`: of how many a follower's position was taken over."""
+
+    answers: list[tuple[FetchTarget, PartitionData]]
+    read_bytes: int
+    ends_wait: bool
+    waitable: int
+    noted: int = 0
+
+
+class FetchReader:
+    """Reads partitions for fetches."""
+
+    __slots__ = ("_endpoints", "_monotonic_ms", "_own_epoch", "_replicas")
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        endpoints: Callable[[], list[NodeEndpoint]],
+        own_epoch: Callable[[], BrokerEpoch] = lambda: UNKNOWN_BROKER_EPOCH,
+        monotonic_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`endpoints()` gives the brokers' `NodeEndpoint`s, told with NOT_LEADER_OR_FOLLOWER (KIP-951); `own_epoch()` our registration."""
+        self._replicas = replicas
+        self._endpoints = endpoints
+        self._own_epoch = own_epoch
+        self._monotonic_ms = monotonic_ms
+
+    def read(
+        self, targets: Iterable[FetchTarget], rules: FetchRules, *, notes: bool = False, begun: FetchOutcome | None = None
+    ) -> FetchOutcome:
+        """Read in the order of `targets` until `maximum_bytes` are found; the first batch is whole, whatever the limits.
+
+        `notes`: a follower's positions are news; not so when the same fetch reads again. `begun` is what was read of the targets before
+        these, and is returned with what is read now.
+        """
+        outcome = FetchOutcome([], 0, False, 0) if begun is None else begun
+        left = rules.maximum_bytes if begun is None else max(rules.maximum_bytes - begun.read_bytes, 0)
+        for target in targets:
+            partition = self.find(target, rules)
+            if isinstance(partition, ErrorCode):
+                target.unwatch()
+                answer = _failed(target.partition, partition, aborted=NO_ROWS)
+                self._tell_leader(answer, target, rules)
+                outcome.answers.append((target, answer))
+                continue
+            outcome.waitable += 1
+            if target.session is not None:
+                target.watch(partition)
+            try:
+                answer = self._read_partition(partition, target, rules, left, outcome, notes=notes)
+            except StorageError as error:
+                self._replicas.on_read_failed(partition, error)
+                answer = _failed(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
+            if answer.error_code != ErrorCode.NONE or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0:
+                outcome.ends_wait = True
+            size = len(answer.records or _NO_RECORDS)
+            outcome.read_bytes += size
+            left = max(left - size, 0)
+            outcome.answers.append((target, answer))
+        return outcome
+
+    def find(self, target: FetchTarget, rules: FetchRules) -> Partition | ErrorCode:
+        """The partition of a target; by topic id in the versions that have them."""
+        topic = target.topic
+        if rules.api_version >= TOPIC_IDS_SINCE:
+            image = self._replicas.image
+            name = image.topic_names.get(target.topic_id) if image is not None and target.topic_id != ZERO_TOPIC_ID else None
+            if name is None:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            topic = target.topic = name
+        return self._replicas.find(topic, target.partition)
+
+    def _check(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> ErrorCode:
+        """Whether this reader may read here, as far as leader and leader epoch go."""
+        error = partition.check_leadership(target.current_leader_epoch if target.current_leader_epoch >= 0 else -1)
+        if error != ErrorCode.NOT_LEADER_OR_FOLLOWER or rules.is_follower or rules.api_version < _FOLLOWER_READS_SINCE:
+            return error
+        limit_ms = int(partition.lag_time_max_ms * TRUST_PART)
+        return ErrorCode.NONE if partition.may_serve_as_follower(self._own_epoch(), self._monotonic_ms(), limit_ms) else error
+
+    def _read_partition(
+        self, partition: Partition, target: FetchTarget, rules: FetchRules, left: int, outcome: FetchOutcome, *, notes: bool
+    ) -> PartitionData:
+        target.at_end = False
+        error = self._check(partition, target, rules)
+        fetch = None
+        if rules.is_follower and error == ErrorCode.NONE:
+            fetch = self._follower_fetch(target, rules)
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if self._replicas.image is not None:
+                error = partition.check_follower_fetch(fetch, self._replicas.image)
+        if error != ErrorCode.NONE:
+            answer = _failed(target.partition, error, aborted=None)
+            self._tell_leader(answer, target, rules, partition)
+            return answer
+        log, offset = partition.log, target.fetch_offset
+        # Above the end it is the epochs that say more, where the reader tells its last one.
+        if offset < log.log_start_offset or (offset > log.log_end_offset and target.last_fetched_epoch < 0):
+            answer = _failed(target.partition, ErrorCode.OFFSET_OUT_OF_RANGE, aborted=None)
+            if not partition.is_leader and offset < log.log_start_offset:
+                answer.log_start_offset = log.log_start_offset
+            return answer
+        diverging: EpochEndOffset | None = None
+        if target.last_fetched_epoch >= 0:
+            found = partition.diverging_epoch(offset, target.last_fetched_epoch)
+            if isinstance(found, ErrorCode):
+                return _failed(target.partition, found, aborted=None)
+            if found is not None:
+                diverging = EpochEndOffset(epoch=found.leader_epoch, end_offset=found.end_offset)
+        if fetch is not None and diverging is None:
+            if notes:
+                target.follower = self._replicas.led.on_fetch(partition, fetch)
+                outcome.noted += target.follower is not None
+            outcome.ends_wait = outcome.ends_wait or _has_log_start_to_tell(target, partition)
+        return self._records_of(partition, target, rules, left, diverging, minimum_one_batch=outcome.read_bytes == 0)
+
+    def _records_of(
+        self,
+        partition: Partition,
+        target: FetchTarget,
+        rules: FetchRules,
+        left: int,
+        diverging: EpochEndOffset | None,
+        *,
+        minimum_one_batch: bool,
+    ) -> PartitionData:
+        """The answer to who may read here, at an offset in range."""
+        log, offset = partition.log, target.fetch_offset
+        high_watermark, last_stable = log.high_watermark, log.last_stable_offset
+        answer = PartitionData(
+            partition_index=target.partition,
+            error_code=ErrorCode.NONE,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=NO_ROWS if rules.read_committed else None,
+            records=_NO_RECORDS,
+            diverging_epoch=diverging,
+        )
+        if diverging is not None:
+            return answer
+        if rules.rack and partition.leadership is not None and self._replicas.image is not None:
+            replica = preferred_read_replica(partition.leadership, self._replicas.image, rules.rack, offset)
+            if replica != NO_REPLICA:
+                answer.preferred_read_replica = replica
+                return answer
+        end_offset = log.log_end_offset if rules.is_follower else last_stable if rules.read_committed else high_watermark
+        target.at_end = offset >= end_offset
+        if rules.is_follower and not self._may_send(partition, target, rules):
+            return answer
+        # Clients of librdkafka take several answers in a row without a record for batches that are too large, and give up. A follower
+        # needs the empty ones too.
+        maximum_bytes = min(target.maximum_bytes, left)
+        seeks = not rules.is_follower
+        try:
+            read = log.read(offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch, seeks_records=seeks)
+        except StorageError as error:
+            if minimum_one_batch or error.kind is not FailureKind.NO_RESOURCE:
+                raise
+            return answer  # The answer holds as many files as may be open. The client asks for the rest, as at a limit of bytes.
+        if read.error_code != ErrorCode.NONE:
+            return _failed(target.partition, read.error_code, aborted=None)
+        if read.slice is not None:
+            answer.records = read.slice
+            if rules.read_committed and not rules.is_follower:
+                aborted = log.aborted_transactions(read.slice, offset, end_offset)
+                answer.aborted_transactions = [
+                    AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset) for entry in aborted
+                ]
+        return answer
+
+    def _may_send(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> bool:
+        """Whether a follower may have records now: it asks for some, and isn't throttled, or is in sync."""
+        if target.maximum_bytes <= 0:
+            return False
+        throttle = self._replicas.leader_throttle
+        if throttle is None or rules.replica_id in partition.in_sync_replicas:
+            return True
+        return throttle.wait_ms(*partition.topic_partition) == 0
+
+    def note_sent(self, outcome: FetchOutcome) -> None:
+        """A follower is sent this."""
+        throttle = self._replicas.leader_throttle
+        if throttle is not None:
+            for target, answer in outcome.answers:
+                if answer.records:
+                    throttle.record(target.topic, target.partition, len(answer.records))
+
+    @staticmethod
+    def _follower_fetch(target: FetchTarget, rules: FetchRules) -> FollowerFetch:
+        return FollowerFetch(
+            rules.replica_id,
+            rules.broker_epoch,
+            target.fetch_offset,
+            target.log_start_offset,
+            target.current_leader_epoch,
+            target.last_fetched_epoch,
+            None if target.session is None else target.session.times,
+        )
+
+    def _tell_leader(self, answer: PartitionData, target: FetchTarget, rules: FetchRules, partition: Partition | None = None) -> None:
+        """Say who leads, to who asked the wrong broker or with an old leader epoch (KIP-951)."""
+        if rules.api_version < _NODE_ENDPOINTS_SINCE:
+            return
+        if answer.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            return
+        if partition is not None:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=partition.leader_id, leader_epoch=partition.leader_epoch)
+            return
+        leader = self._replicas.leader_elsewhere(target.topic, target.partition)
+        if leader is not None:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+
+    def available_bytes(self, targets: Iterable[FetchTarget], rules: FetchRules, *, found: int) -> int | None:
+        """About how many bytes a read would find, counting no further than `minimum_bytes`; None when it would have to answer at once.
+
+        `found` is how many of the partitions were there when the wait began: one that is gone is an error, one that never was is none.
+        """
+        total = 0
+        for target in targets:
+            partition = self.find(target, rules)
+            if isinstance(partition, ErrorCode):
+                if target.watched is not None:
+                    return None
+                continue
+            found -= 1
+            log = partition.log
+            if self._check(partition, target, rules) != ErrorCode.NONE or target.fetch_offset > log.log_end_offset:
+                return None
+            if rules.is_follower and _has_log_start_to_tell(target, partition):
+                return None
+            end_offset = log.log_end_offset if rules.is_follower else log.last_stable_offset if rules.read_committed else log.high_watermark
+            if target.fetch_offset < end_offset and (not rules.is_follower or self._may_send(partition, target, rules)):
+                total += log.bytes_between(max(target.fetch_offset, log.log_start_offset), end_offset, target.maximum_bytes)
+                if total >= rules.minimum_bytes:
+                    return total
+        return total if found <= 0 else None
+
+    def threshold_of(self, target: FetchTarget, rules: FetchRules) -> tuple[TopicPartition, int] | None:
+        """The key of a target and how far it can be read now, None where there is nothing to wait for."""
+        partition = self.find(target, rules)
+        if isinstance(partition, ErrorCode):
+            return None
+        return partition.topic_partition, partition.log.log_end_offset if rules.is_follower else partition.log.high_watermark
+
+    def endpoints(self) -> list[NodeEndpoint]:
+        """Where the brokers listen."""
+        return self._endpoints()
+
+
+def _has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
+    """Whether our log start is above what this follower was sent last, and has not reported by itself (rule R5)."""
+    follower = target.follower
+    return follower is not None and partition.log.log_start_offset > max(follower.told_log_start, follower.log_start_offset)
+
+
+def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> PartitionData:
+    """A partition that could not be read tells no offsets."""
+    return PartitionData(
+        partition_index=partition,
+        error_code=error,
+        high_watermark=UNKNOWN_OFFSET,
+        last_stable_offset=UNKNOWN_OFFSET,
+        log_start_offset=UNKNOWN_OFFSET,
+        aborted_transactions=aborted,
+        records=_NO_RECORDS,
+    )

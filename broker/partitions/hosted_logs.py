@@ -1,0 +1,156 @@
+"""The logs of the partitions that this broker hosts: made where there are none, removed when their partitions have gone.
+
+Guards: a partition doesn't get the log of an earlier topic of its name, nor a new one while an old one is on its way out. A log is removed
+only if the metadata hold that it has to go; else its folder is set aside (`strays`). It decides nothing about partitions: `replica_manager`
+says which ones are to be here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, TopicId, TopicPartition
+from lowtide.storage.directory.log_manager import LogManager
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.log import Log, LogConfig
+
+_PARTITIONS_NAMED: Final = 5
+"""In a line about any number of them."""
+
+
+class HostedLogs:
+    """See the module. Part of the replica manager."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        log: Any,
+        *,
+        on_free: Callable[[Iterable[str]], None],
+        has_to_go: Callable[[TopicPartition, TopicId, LeaderEpoch], bool],
+    ) -> None:
+        """`on_free` gets topics whose names were taken by logs that are gone now.
+
+        `has_to_go` answers whether the metadata hold that a log of this topic id and with this latest leader epoch is to be removed.
+        """
+        self.offline: frozenset[TopicPartition] = frozenset()
+        """Partitions of this broker that it can't serve: their log directory is offline, or their log could not be made or loaded."""
+        self._log_manager = log_manager
+        self._log = log
+        self._on_free = on_free
+        self._has_to_go = has_to_go
+        self._leaving: set[TopicPartition] = set()
+        self._stuck: set[TopicPartition] = set()
+        """Logs in the way of others that couldn't be set aside: nothing is created under their names before the next start."""
+        self._without_room: set[str] = set()
+        self._failed: dict[TopicPartition, StorageError] = {}
+        """Logs that could not be made, and of which nobody was told yet."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether logs are on their way out."""
+        return bool(self._leaving)
+
+    def expect(self, here: list[tuple[TopicPartition, TopicId]]) -> None:
+        """Before any log is asked for: these were here before, and aren't made anew where they may be in a directory that failed."""
+        offline = self._log_manager.expect(here)
+        if offline:
+            lost = list(self._log_manager.lost_directories)
+            self._log.error("partitions are offline with their log directories", partitions=len(offline), missing_directories=lost)
+
+    def open(self, key: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log | None:
+        """The log of a partition, which is made where there is none; None when its directory can't be written, or its name isn't free."""
+        log = self._log_manager.logs.get(key)
+        if log is not None and log.topic_id != topic_id:
+            self.remove({key: log.topic_id})
+            return None
+        if log is None:
+            if key in self._leaving:
+                return None
+            if key in self._stuck:
+                self.offline |= {key}
+                return None
+            try:
+                log = self._log_manager.create_log(key, topic_id, config)
+            except StorageError as error:
+                if key not in self.offline:
+                    self._failed.setdefault(key, error)
+                if error.is_passing:
+                    self._without_room.add(key.topic)
+                return None
+            if key in self.offline:
+                self.offline -= {key}
+        if log.offline and key not in self.offline:
+            self.offline |= {key}  # Its directory has failed before its partition was here to be told so.
+        return log
+
+    def tell_failed(self) -> None:
+        """Those that could not be made are offline from now on: one line for each directory. To be called after many were asked for."""
+        failed, self._failed = self._failed, {}
+        if not failed:
+            return
+        self.offline = self.offline.union(failed)  # Another object each time, by which others know that it is different.
+        by_directory: dict[str, list[TopicPartition]] = {}
+        for key, error in failed.items():
+            by_directory.setdefault(self._directory_of(error), []).append(key)
+        for directory, keys in by_directory.items():
+            self._log.error(
+                "logs could not be created",
+                directory=directory,
+                partitions=len(keys),
+                some_partitions=[str(key) for key in keys[:_PARTITIONS_NAMED]],
+                error=str(failed[keys[0]]),
+            )
+
+    def _directory_of(self, error: StorageError) -> str:
+        """The log directory that an error is about, or what it names instead: several that are missing."""
+        return next((path for path in self._log_manager.paths if error.path == path or error.path.startswith(f"{path}/")), error.path)
+
+    def add_offline(self, partitions: Iterable[TopicPartition]) -> None:
+        """The log directory of these has failed."""
+        self.offline |= set(partitions)
+
+    def take_without_room(self) -> set[str]:
+        """Topics with partitions that could not be made since a disk was full. Once."""
+        names, self._without_room = self._without_room, set()
+        return names
+
+    def forget_offline(self, gone: Iterable[TopicPartition]) -> None:
+        """These aren't this broker's any more."""
+        self.offline -= set(gone)
+
+    def remove(self, logs: Mapping[TopicPartition, TopicId]) -> None:
+        """Let logs of these topic ids go; topics can have the names again when `on_free` is called.
+
+        Those that the metadata hold to be deleted or moved away are removed; the others are set aside.
+        """
+        gone: list[TopicPartition] = []
+        kept: list[TopicPartition] = []
+        for key, topic_id in logs.items():
+            log = self._log_manager.logs.get(key)
+            latest = NO_LEADER_EPOCH if log is None else log.leader_epochs.latest
+            (gone if self._has_to_go(key, topic_id, latest) else kept).append(key)
+        if gone:
+            self._let_go(gone, set_aside=False)
+        if kept:
+            self._log.warning(
+                "logs that the metadata lack are set aside: their folders get names that end in -stray, and stay",
+                partitions=len(kept),
+                some_partitions=[str(key) for key in kept[:_PARTITIONS_NAMED]],
+            )
+            self._let_go(kept, set_aside=True)
+
+    def _let_go(self, keys: list[TopicPartition], *, set_aside: bool) -> None:
+        self._leaving.update(keys)
+
+        def left(error: OSError | StorageError | None) -> None:
+            if error is not None:
+                action = "logs could not be set aside" if set_aside else "logs could not be deleted"
+                self._log.error(action, partitions=len(keys), error=str(error))
+                if set_aside:
+                    self._stuck.update(keys)
+            self._leaving.difference_update(keys)
+            self._on_free(dict.fromkeys(key.topic for key in keys))
+
+        self._log_manager.delete_logs(keys, left, set_aside=set_aside)

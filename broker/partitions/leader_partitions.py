@@ -1,0 +1,287 @@
+"""The partitions with several replicas that this broker leads: what follows from a fetch, an image or the passing of time.
+
+Whatever may raise a high watermark or a low watermark, or change an ISR, comes by here, and whoever waits for it is woken (rule R4).
+There is one timer that looks for followers that have become slow, for that is an event that nobody sends; and one for parked deletes,
+which is exact. A broker that was paused itself changes no ISR before its followers, whose fetches wait to be read, had a moment to speak.
+
+Decisions are in `replication/`; the ISR is written by `alter_partition_manager`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lowtide.broker.slices import run_in_slices
+from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
+from lowtide.replication.partition import Partition, PartitionChange
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Iterator
+
+    from lowtide.broker.partitions.replica_manager import ReplicaManager
+    from lowtide.metadata.store import Revision
+    from lowtide.replication.follower_state import FollowerFetch, FollowerState
+    from lowtide.replication.in_sync_replicas import IsrProposal
+    from lowtide.replication.leadership import Leadership
+    from lowtide.runtime.clock import Clock
+
+LOOK_PART: Final = 8
+"""Followers are looked at so many times within `replica.lag.time.max.ms`; Kafka does it twice."""
+
+LOOK_MS_MIN: Final = 20
+LOOK_MS_MAX: Final = 2000
+
+
+class IsrWriter(Protocol):
+    """Who writes changes of ISRs to the metadata store."""
+
+    def submit(self, partition: Partition, leadership: Leadership, proposal: IsrProposal) -> None:
+        """Write what was just proposed; the leadership is told what becomes of it."""
+        ...
+
+
+class FollowerRequest(Protocol):
+    """A follower's fetch that waits."""
+
+    def wake(self) -> None:
+        """Answer it now."""
+        ...
+
+
+class LedPartitions:
+    """See the module. Part of the replica manager."""
+
+    def __init__(self, replicas: ReplicaManager, clock: Clock, loop: asyncio.AbstractEventLoop, *, lag_time_max_ms: int) -> None:
+        """`lag_time_max_ms` is `replica.lag.time.max.ms`."""
+        self.lag_time_max_ms = lag_time_max_ms
+        self.writer: IsrWriter | None = None
+        """None where ISRs never change: without a metadata session, in tests."""
+        self.by_follower: dict[BrokerId, dict[TopicPartition, Partition]] = {}
+        self.newest_leadership_ms = -lag_time_max_ms
+        """When this broker last began to lead a partition with several replicas, on the monotonic clock."""
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._parked: dict[BrokerId, dict[FollowerRequest, None]] = {}
+        self._unseen: dict[BrokerId, BrokerEpoch] = {}
+        """Of followers that fetched under a registration that the image doesn't show, the newest."""
+        self._replicas = replicas
+        self._clock = clock
+        self._loop = loop
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._slow_at_ms = 0
+        self._looking = False
+        self._look_due_ms = 0
+        self._patient_until_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    # ------------------------------------------------------------------ leaderships
+    def on_become(self, partition: Partition, *, changed: bool) -> None:
+        """The metadata have told a partition something new; `changed`: its leader or leader epoch."""
+        leadership = partition.leadership
+        key = partition.topic_partition
+        if leadership is None:
+            if key in self._partitions:
+                self.forget(key)
+            return
+        self._index(partition, leadership)
+        if changed:
+            self.newest_leadership_ms = self._clock.monotonic_ms()
+            for follower in leadership.followers:
+                self.wake_parked(follower)
+        self.look_at(partition)
+        self._set_look_timer()
+
+    def _index(self, partition: Partition, leadership: Leadership) -> None:
+        key = partition.topic_partition
+        self._partitions[key] = partition
+        for broker_id, followed in self.by_follower.items():
+            if broker_id not in leadership.followers:
+                followed.pop(key, None)
+        for broker_id in leadership.followers:
+            self.by_follower.setdefault(broker_id, {})[key] = partition
+
+    def forget(self, key: TopicPartition) -> None:
+        """This broker leads the partition no more, or it has no followers."""
+        self._partitions.pop(key, None)
+        for followed in self.by_follower.values():
+            followed.pop(key, None)
+
+    def of_follower(self, broker_id: BrokerId) -> list[Partition]:
+        """The partitions that this broker leads and that broker follows."""
+        return list(self.by_follower.get(broker_id, {}).values())
+
+    def on_broker_changed(self, partition: Partition, broker_id: BrokerId) -> None:
+        """A follower's broker came, went, registered anew, wants to stop, or lost a directory."""
+        image, leadership = self._replicas.image, partition.leadership
+        if leadership is not None and image is not None:
+            if leadership.follow_broker(broker_id, image):
+                self.wake_parked(broker_id)
+            self.look_at(partition)
+
+    def take_settled(self, revision: Revision) -> list[BrokerId]:
+        """Whose registrations, that weren't known when they fetched, an image of this revision shows, or shows not to be there. Once."""
+        settled = [broker_id for broker_id, epoch in self._unseen.items() if epoch <= revision]
+        for broker_id in settled:
+            del self._unseen[broker_id]
+        return settled
+
+    # ------------------------------------------------------------------ fetches of followers
+    def on_fetch(self, partition: Partition, fetch: FollowerFetch) -> FollowerState | None:
+        """Take over an accepted fetch, and what follows from it. None where nothing is taken over yet; see `Leadership.note_fetch`."""
+        leadership, image = partition.leadership, self._replicas.image
+        assert leadership is not None
+        assert image is not None
+        now_ms = self._clock.monotonic_ms()
+        before = leadership.followers[fetch.broker_id].log_end_offset
+        follower = leadership.note_fetch(fetch, image, now_ms)
+        if follower is None:
+            self._unseen[fetch.broker_id] = max(fetch.broker_epoch, self._unseen.get(fetch.broker_id, -1))
+            return None
+        if follower.log_end_offset != before and partition.advance_high_watermark(image, now_ms):
+            self.on_high_watermark(partition)
+        if fetch.broker_id not in leadership.maximal_isr:
+            self._propose(partition, leadership, now_ms)
+        if self._replicas.deletes.is_watched(partition.topic_partition):
+            self._replicas.deletes.advance(partition.topic_partition, partition.low_watermark(image, now_ms))
+        return follower
+
+    def park(self, broker_id: BrokerId, request: FollowerRequest) -> None:
+        """A follower's fetch begins to wait."""
+        self._parked.setdefault(broker_id, {})[request] = None
+
+    def unpark(self, broker_id: BrokerId, request: FollowerRequest) -> None:
+        """It doesn't wait any more."""
+        self._parked.get(broker_id, {}).pop(request, None)
+
+    def lacks_some(self, broker_id: BrokerId, fetched: int, now_ms: int) -> bool:
+        """Whether a follower fetches fewer partitions than it should, while one of them may have been given to it lately."""
+        if now_ms - self.newest_leadership_ms > self.lag_time_max_ms:
+            return False
+        image, followed = self._replicas.image, self.by_follower.get(broker_id, {})
+        if image is None or fetched >= len(followed):
+            return False
+        return fetched < sum(image.replica_is_online(broker_id, partition.topic_id, key.partition) for key, partition in followed.items())
+
+    def wake_parked(self, broker_id: BrokerId) -> None:
+        """Answer what waits of a follower: there is a partition that it must add (rule R5)."""
+        for request in list(self._parked.get(broker_id, ())):
+            request.wake()
+
+    # ------------------------------------------------------------------ what rises
+    def on_appended(self, partition: Partition) -> None:
+        """Records were appended to a partition with followers."""
+        partition.tell(PartitionChange.LOG_END)
+        self._replicas.follower_fetches.advance(partition.topic_partition, partition.log.log_end_offset)
+        leadership, image = partition.leadership, self._replicas.image
+        alone = leadership is not None and len(leadership.maximal_isr) == 1
+        if alone and image is not None and partition.advance_high_watermark(image, self._clock.monotonic_ms()):
+            self.on_high_watermark(partition)
+
+    def on_high_watermark(self, partition: Partition) -> None:
+        """It rose: consumers may read more, producers have their acknowledgement."""
+        key, high_watermark = partition.topic_partition, partition.log.high_watermark
+        partition.tell(PartitionChange.HIGH_WATERMARK)
+        self._replicas.fetches.advance(key, high_watermark)
+        self._replicas.commits.advance(key, high_watermark)
+
+    def look_at(self, partition: Partition) -> None:
+        """Compare with what should be: the ISR, the high watermark, the deletes that wait."""
+        leadership, image = partition.leadership, self._replicas.image
+        if leadership is None or image is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        # The high watermark first: who was dropped and held it up would be in sync again at once.
+        if partition.advance_high_watermark(image, now_ms):
+            self.on_high_watermark(partition)
+        self._propose(partition, leadership, now_ms)
+        if self._replicas.deletes.is_watched(partition.topic_partition):
+            self._replicas.deletes.advance(partition.topic_partition, partition.low_watermark(image, now_ms))
+
+    def _propose(self, partition: Partition, leadership: Leadership, now_ms: int) -> None:
+        image, writer = self._replicas.image, self.writer
+        if now_ms < self._patient_until_ms or self._was_paused(now_ms):
+            return
+        if writer is None or image is None or (self._replicas.is_fenced is not None and self._replicas.is_fenced()):
+            return
+        proposal = leadership.next_proposal(image, now_ms)
+        if proposal is not None:
+            leadership.propose(proposal)
+            writer.submit(partition, leadership, proposal)
+
+    # ------------------------------------------------------------------ time
+    def _set_look_timer(self) -> None:
+        if self._look_timer is None and self._partitions:
+            delay_ms = self._look_interval_ms
+            self._look_due_ms = self._clock.monotonic_ms() + delay_ms
+            self._look_timer = self._loop.call_later(delay_ms / 1000, self._look)
+
+    @property
+    def _look_interval_ms(self) -> int:
+        return min(max(self.lag_time_max_ms // LOOK_PART, LOOK_MS_MIN), LOOK_MS_MAX)
+
+    def _was_paused(self, now_ms: int) -> bool:
+        """Whether the look is overdue by as much as followers may be silent for, nearly: it is we who weren't there to hear them."""
+        return self._look_timer is not None and now_ms - self._look_due_ms > self.lag_time_max_ms // 2
+
+    def _look(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        was_paused, was_patient = self._was_paused(now_ms), self._patient_until_ms == self._look_due_ms
+        self._look_timer = None
+        if was_paused and not was_patient:  # Not twice in turn: a slow machine must not keep slow followers in sync.
+            self._set_look_timer()
+            self._patient_until_ms = self._look_due_ms
+            return
+        if not self._looking:
+            self._looking = True
+            run_in_slices(self._loop, self._clock, self._look_steps(), self._on_looked)
+
+    def _look_steps(self) -> Iterator[None]:
+        for key in list(self._partitions):
+            partition, image = self._partitions.get(key), self._replicas.image
+            if partition is not None and partition.leadership is not None and image is not None:
+                self.look_at(partition)
+                yield
+
+    def _on_looked(self) -> None:
+        self._looking = False
+        self._set_look_timer()
+
+    def await_slow_ones(self, keys: Iterable[TopicPartition]) -> None:
+        """Deletes wait for these: be there when a replica that they wait for has been silent for too long."""
+        image = self._replicas.image
+        if image is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        times = []
+        for key in keys:
+            partition = self._partitions.get(key)
+            if partition is not None and partition.leadership is not None:
+                slow_at_ms = partition.leadership.slow_at_ms(image, now_ms)
+                if slow_at_ms is not None:
+                    times.append(slow_at_ms)
+        earliest = min(times, default=None)
+        if earliest is None or (self._slow_timer is not None and self._slow_at_ms <= earliest):
+            return
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+        self._slow_at_ms = earliest
+        self._slow_timer = self._loop.call_later(max(earliest - now_ms, 1) / 1000, self._on_slow)
+
+    def _on_slow(self) -> None:
+        self._slow_timer = None
+        waiting = self._replicas.deletes.watched_keys()
+        for key in waiting:
+            partition = self._partitions.get(key)
+            if partition is not None:
+                self.look_at(partition)
+        self.await_slow_ones(waiting)
+
+    def close(self) -> None:
+        """Look at nothing any more."""
+        for timer in (self._look_timer, self._slow_timer):
+            if timer is not None:
+                timer.cancel()
+        self._partitions.clear()

@@ -1,0 +1,93 @@
+"""Work on batches that takes long, by the worker: one piece at a time, the requests in turn, each within its limit of decompressed bytes.
+
+A sender chooses how much comes out of a compressed batch: a request of a megabyte may hold 30 GB. So all batches of a request together may
+decompress to so much; one of the worker's threads at most is busy with batches, whatever clients send; and a request's second batch waits
+behind the first ones of the others. All batches are decompressed into the same memory, whose pages are given back.
+
+Does not decide which work is done here (`handlers/produce`, `timestamp_search`), nor append anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from mmap import mmap
+from typing import Any, Final, TypeAlias
+
+from lowtide.runtime.worker import Worker
+from lowtide.storage.log.decompression_room import DecompressionRoom, release_pages
+from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX
+
+Work: TypeAlias = Callable[[DecompressionRoom], Any]
+"""Runs in the worker. Nothing of the room may be in its result."""
+
+OnDone: TypeAlias = Callable[[Any], None]
+"""Gets in the event loop what the work returned, or raised."""
+
+RELEASED_FROM_BYTES: Final = 4 << 20
+"""Memory up to this stays for the next batch: less comes and goes with every client."""
+
+
+class BatchLane:
+    """The work of one broker. Used from the event loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._memory: mmap | None = None
+        self._turns: deque[RequestLane] = deque()
+        self._busy = False
+
+    def begin(self, limit_bytes: int) -> RequestLane:
+        """The work of one request, whose batches may decompress to `limit_bytes` (inclusive) together."""
+        return RequestLane(self, limit_bytes)
+
+    def take_turn(self, request: RequestLane) -> None:
+        """Let a request's next piece be done after those of the requests before it."""
+        if request.pieces and not request.has_turn:
+            request.has_turn = True
+            self._turns.append(request)
+        self._run()
+
+    def _run(self) -> None:
+        if self._busy or not self._turns:
+            return
+        self._busy = True
+        request = self._turns.popleft()
+        request.has_turn = False
+        work, on_done = request.pieces.popleft()
+        self._worker.submit(partial(self._work, request, work), partial(self._on_done, request, on_done))
+
+    def _work(self, request: RequestLane, work: Work) -> Any:
+        """In the worker, which has only one of these at a time: the memory is its own."""
+        if self._memory is None or len(self._memory) < request.limit_bytes:
+            self._memory = mmap(-1, max(request.limit_bytes, DECOMPRESSED_BYTES_MAX))  # Pages are taken when they are used.
+        room = DecompressionRoom(memoryview(self._memory)[: request.limit_bytes], request.left_bytes)
+        try:
+            return work(room)
+        finally:
+            request.left_bytes = room.left_bytes
+            if room.used_bytes > RELEASED_FROM_BYTES:
+                release_pages(self._memory, room.used_bytes)
+
+    def _on_done(self, request: RequestLane, on_done: OnDone, outcome: Any) -> None:
+        self._busy = False
+        self.take_turn(request)
+        on_done(outcome)
+
+
+class RequestLane:
+    """The pieces of one request's work that wait; `left_bytes` is what its batches may still decompress to."""
+
+    __slots__ = ("_lane", "has_turn", "left_bytes", "limit_bytes", "pieces")
+
+    def __init__(self, lane: BatchLane, limit_bytes: int) -> None:
+        self._lane = lane
+        self.pieces: deque[tuple[Work, OnDone]] = deque()
+        self.limit_bytes = self.left_bytes = limit_bytes
+        self.has_turn = False
+
+    def submit(self, work: Work, on_done: OnDone) -> None:
+        """Do a piece after the request's others, and call `on_done` in the event loop, never before this has returned."""
+        self.pieces.append((work, on_done))
+        self._lane.take_turn(self)

@@ -1,0 +1,274 @@
+"""One Produce request at work: what it has appended, what it must wait for, and what is left to be done more slowly.
+
+Everything about a request is kept here and nowhere else, so however its work is spread over time, nothing of it can be taken for a part of
+another one. The ways that take long go on with the same attempt: `produce_slowly`, `produce_in_slices`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from lowtide.broker.coordinator.transactions.transaction_verifier import AskedTransaction, Question, TransactionVerifier, told_to_producer
+from lowtide.broker.network.endpoints import endpoints_for
+from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
+from lowtide.broker.partitions.produce.produce_rows import failed, not_appended, refused_for_now, rejected
+from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
+from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from lowtide.protocol.records import TRANSACTIONAL_BIT
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId
+from lowtide.replication.partition import QUICK_BYTES, Partition
+from lowtide.storage.log.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.verifications import Verification
+
+if TYPE_CHECKING:
+    from lowtide.broker.network.connection import RequestContext
+    from lowtide.broker.partitions.produce.batch_lane import BatchLane
+    from lowtide.broker.pending import Pending
+    from lowtide.runtime.clock import Clock
+
+_ZSTD_SINCE = 7
+_CURRENT_LEADER_SINCE = 10
+_ABORTABLE_SINCE = 11
+_ADDS_SINCE = 12
+_ACKS_ALL = -1
+
+QUICK_REQUEST_BYTES: Final = 4 << 20
+"""What the batches of one request may decompress to in the loop; the worker checks those that follow."""
+
+NO_ROOM: Final = "too many requests wait to be checked"
+
+
+class CurrentLeaders:
+    """Tells clients who leads what they sent to the wrong broker (KIP-951)."""
+
+    __slots__ = ("_replicas",)
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+
+    def tell(self, listener_name: str, response: ProduceResponse) -> None:
+        """Add the leaders of the rows that were refused for that reason, and where clients of that listener reach them."""
+        image = self._replicas.image
+        if image is None:
+            return
+        told: set[BrokerId] = set()
+        for topic in response.responses:
+            name = topic.name if topic.topic_id == ZERO_TOPIC_ID else image.topic_names.get(topic.topic_id, "")
+            for row in topic.partition_responses:
+                leader = self._replicas.leader_elsewhere(name, row.index) if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+                if leader is not None:
+                    row.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+                    told.add(leader[0])
+        if told:
+            response.node_endpoints = [
+                NodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+                for broker_id, endpoint in endpoints_for(image, listener_name).items()
+                if broker_id in told
+            ]
+
+
+class ProduceParts(msgspec.Struct, frozen=True):
+    """What all attempts of one broker share."""
+
+    replicas: ReplicaManager
+    clock: Clock
+    verifier: TransactionVerifier
+    leaders: CurrentLeaders
+    lane: BatchLane
+    decompressed_bytes_max: int
+    kept: KeptBytes
+    log: Any
+
+
+class ProduceAttempt(msgspec.Struct):
+    """One request. `now_ms` is wall-clock time. Made for each: what is not always needed has a default."""
+
+    parts: ProduceParts
+    replicas: ReplicaManager
+    request: ProduceRequest
+    context: RequestContext
+    acks: int
+    version: int
+    now_ms: int
+    ends_ms: int = 0
+    """When it has taken long, on the monotonic clock; 0 for a request that has a single batch."""
+    quick_bytes: int = QUICK_REQUEST_BYTES
+    """What its batches may still decompress to in the loop."""
+    misdirected: bool = False
+    """Whether a row was for another broker."""
+    waits: list[ProduceWait] = []
+    """What the answer must wait for."""
+    slow: list[SlowBatch] = []
+    """What the worker has to check."""
+    rest: list[Rest] = []
+    """What is to be done in slices."""
+
+    def append_topic(self, topic: TopicProduceData) -> TopicProduceResponse:
+        """Append the rows of one topic; those that are left when the request has taken long are in `rest`."""
+        rows = topic.partition_data
+        name: str | None = topic.name
+        if self.version >= TOPIC_IDS_SINCE:
+            image = self.replicas.image
+            name = image.topic_names.get(topic.topic_id) if image is not None and topic.topic_id != ZERO_TOPIC_ID else None
+        if not -1 <= self.acks <= 1:
+            results = [failed(row.index, ErrorCode.INVALID_REQUIRED_ACKS) for row in rows]
+        elif name is None:
+            results = [failed(row.index, ErrorCode.UNKNOWN_TOPIC_ID) for row in rows]
+        else:
+            results = []
+            for position, row in enumerate(rows):
+                if self.ends_ms and (self.rest or self.parts.clock.monotonic_ms() >= self.ends_ms):
+                    self.rest.append(Rest(name, rows[position:], results))
+                    break
+                results.append(self.append(name, row.index, row.records))
+        return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
+
+    def append(  # noqa: PLR0911 - one return per fault
+        self,
+        topic: str,
+        index: int,
+        records: Any,
+        checked: ValidatedBatch | Rejection | None = None,
+        guard: Verification | None = None,
+    ) -> PartitionProduceResponse:
+        """Append one batch, which was `checked` before if that took long; `guard`: its transaction's coordinator was asked before."""
+        partition = self.replicas.find(topic, index)
+        if isinstance(partition, ErrorCode):
+            return self.misdirect(index, partition)
+        if not partition.is_leader:
+            self.misdirected = True
+            return refused_for_now(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, partition, records, self.now_ms)
+        if partition.is_internal:
+            return failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if partition.leadership is not None and self.acks == _ACKS_ALL and not partition.has_enough_in_sync:
+            return refused_for_now(index, ErrorCode.NOT_ENOUGH_REPLICAS, partition, records, self.now_ms)
+        rules = partition.rules if self.version >= _ZSTD_SINCE else partition.rules_without_zstd
+        batch = checked
+        if batch is None and (records is None or not LARGE_BYTES < len(records) <= rules.max_message_bytes):
+            batch = self._check_one_of_many(records, rules) if self.ends_ms else validate_produce(records, rules, self.now_ms)
+        if batch is None:
+            return self._put_off(SlowBatch(topic, partition, records, rules.without_haste(), self.now_ms, failed(index, ErrorCode.NONE)))
+        if isinstance(batch, Rejection):
+            return rejected(index, partition, batch)
+        if batch.attributes & TRANSACTIONAL_BIT and (batch.producer_id >= 0 or self.request.transactional_id is None):
+            unfit = self._check_transaction(partition, batch, records, guard)
+            if unfit is not None:
+                return unfit
+        appended = self.replicas.append(partition, batch, self.now_ms)
+        if isinstance(appended, ErrorCode):
+            return not_appended(index, appended, partition, records, self.now_ms)
+        log = partition.log
+        response = PartitionProduceResponse(
+            index=index,
+            error_code=ErrorCode.NONE,
+            base_offset=appended.base_offset,
+            log_append_time_ms=appended.log_append_time_ms,
+            log_start_offset=log.log_start_offset,
+        )
+        end_offset = appended.last_offset + 1
+        flush_is_due, commits = log.flush_is_due, self.acks == _ACKS_ALL and log.high_watermark < end_offset
+        if flush_is_due:
+            self.replicas.flush(partition)
+        if flush_is_due or commits:
+            self.waits.append(ProduceWait(partition, partition.leader_epoch, end_offset, response, flush_is_due, commits))
+        return response
+
+    def answer(self, responses: list[TopicProduceResponse]) -> ProduceResponse | Pending[ProduceResponse] | None:
+        """The answer, or a promise where something must be waited for; None with acks=0, where an error closes the connection."""
+        if self.acks == 0:
+            self._close_on_error(responses)
+            return None
+        response = ProduceResponse(responses=responses)
+        listener_name, tells_leader = self.context.connection.listener_name, self.version >= _CURRENT_LEADER_SINCE
+        if not self.waits:
+            if self.misdirected and tells_leader:
+                self.parts.leaders.tell(listener_name, response)
+            return response
+        delayed = DelayedProduce(self.replicas, self.parts.clock, response, self.waits, self.request.timeout_ms)
+        delayed.on_misdirected = partial(self.parts.leaders.tell, listener_name) if tells_leader else None
+        return delayed.start()
+
+    def give_back(self) -> None:
+        """The request has failed inside: what is kept for its batches is free."""
+        self.parts.kept.count -= sum(batch.release() for batch in self.slow)
+        self.slow = []
+
+    def misdirect(self, index: int, error: ErrorCode) -> PartitionProduceResponse:
+        """The row of a partition that isn't led here."""
+        self.misdirected = True
+        return failed(index, error)
+
+    def refuse_transaction(self, batch: SlowBatch, error: ErrorCode) -> PartitionProduceResponse:
+        """The row of a batch whose transaction's coordinator answered with an error."""
+        assert batch.question is not None
+        adds = batch.question.transaction.adds
+        return failed(batch.placeholder.index, told_to_producer(error, knows_abortable=self.version >= _ABORTABLE_SINCE, adds=adds))
+
+    def _close_on_error(self, responses: list[TopicProduceResponse]) -> None:
+        for response in responses:
+            for row in response.partition_responses:
+                if row.error_code != ErrorCode.NONE:
+                    self.context.close_connection(f"Produce with acks=0 failed with {ErrorCode(row.error_code).name}")
+
+    def _put_off(self, batch: SlowBatch) -> PartitionProduceResponse:
+        """Leave a batch to the worker; where that has enough to do it is refused, and its client sends it again."""
+        kept = self.parts.kept
+        if kept.count > kept.limit:
+            index, error = batch.placeholder.index, ErrorCode.NOT_ENOUGH_REPLICAS
+            return refused_for_now(index, error, batch.partition, batch.records, batch.now_ms, NO_ROOM)
+        kept.count += batch.keep(self.slow)
+        self.slow.append(batch)
+        return batch.placeholder
+
+    def _check_one_of_many(self, records: Any, rules: ValidationRules) -> ValidatedBatch | Rejection | None:
+        """Check a batch of a request that has several: None also where those before it have decompressed to much."""
+        if not is_compressed(records):
+            return validate_produce(records, rules, self.now_ms)
+        if self.quick_bytes <= 0:
+            return None
+        batch = validate_produce(records, rules, self.now_ms)
+        self.quick_bytes -= batch.decompressed_bytes if isinstance(batch, ValidatedBatch) else QUICK_BYTES
+        return batch
+
+    def _check_transaction(
+        self, partition: Partition, batch: ValidatedBatch, records: Any, guard: Verification | None
+    ) -> PartitionProduceResponse | None:
+        """None if a batch may be appended, as far as its transaction goes, or else what to answer for now."""
+        key, state, verifier = partition.topic_partition, partition.log.producer_state, self.parts.verifier
+        transactional_id = self.request.transactional_id
+        if transactional_id is None:
+            return failed(key.partition, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        adds = self.version >= _ADDS_SINCE
+        if state.is_in_transaction(batch.producer_id, batch.producer_epoch) or not (adds or verifier.is_wanted):
+            return None
+        if state.is_fenced(batch.producer_id, batch.producer_epoch):
+            return failed(key.partition, ErrorCode.INVALID_PRODUCER_EPOCH)
+        if guard is not None:
+            # A marker that came while the coordinator was asked has taken it away: the transaction that it knew is over.
+            holds = state.verifications.find(batch.producer_id) is guard
+            return None if holds else failed(key.partition, ErrorCode.INVALID_TXN_STATE)
+        guard = state.verifications.begin(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, adds_itself=adds, now_ms=self.now_ms
+        )
+        question = Question(AskedTransaction(transactional_id, batch.producer_id, batch.producer_epoch, adds), key)
+        answer = verifier.answer_now(question)
+        if answer is not None:
+            error = told_to_producer(answer, knows_abortable=self.version >= _ABORTABLE_SINCE, adds=adds)
+            return None if error == ErrorCode.NONE else failed(key.partition, error)
+        rules = (partition.rules if self.version >= _ZSTD_SINCE else partition.rules_without_zstd).without_haste()
+        placeholder = failed(key.partition, ErrorCode.NONE)
+        return self._put_off(SlowBatch(key.topic, partition, records, rules, self.now_ms, placeholder, question, guard))

@@ -1,0 +1,90 @@
+"""The rows of Produce requests and of their answers: which batches a request has, and what is answered for one that is refused.
+
+Pure. Source: Kafka's `KafkaApis.handleProduceRequest`, `RequestUtils.hasTransactionalRecords`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import cast
+
+from lowtide.protocol.compression import Buffer
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    TopicProduceData,
+)
+from lowtide.protocol.records import (
+    ATTRIBUTES_POSITION,
+    CURRENT_MAGIC,
+    MAGIC_POSITION,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_BIT,
+    read_batch_header,
+)
+from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
+from lowtide.replication.partition import Partition
+from lowtide.storage.log.validator import Rejection
+
+_FLAGS_POSITION = ATTRIBUTES_POSITION + 1
+"""The lower byte of the attributes."""
+
+
+def once_each(topics: list[TopicProduceData]) -> list[TopicProduceData]:
+    """Each topic once, without those that name no partition, and each of its partitions: the last batch of one counts, as in Kafka."""
+    found: dict[tuple[str, TopicId], tuple[TopicProduceData, dict[int, PartitionProduceData]]] = {}
+    for topic in topics:
+        _, rows = found.setdefault((topic.name, topic.topic_id), (topic, {}))
+        rows.update((row.index, row) for row in topic.partition_data)
+    for topic, rows in found.values():
+        topic.partition_data = list(rows.values())
+    return [topic for topic, rows in found.values() if rows]
+
+
+def has_transactional(topics: list[TopicProduceData]) -> bool:
+    """Whether the first batch of any partition has the bit of transactions. What it is else is found out later."""
+    for topic in topics:
+        for row in topic.partition_data:
+            records = cast("Buffer | None", row.records)
+            if records is None or len(records) <= _FLAGS_POSITION or records[MAGIC_POSITION] != CURRENT_MAGIC:
+                continue
+            if records[_FLAGS_POSITION] & TRANSACTIONAL_BIT:
+                return True
+    return False
+
+
+def refused_for_now(
+    index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int, message: str | None = None
+) -> PartitionProduceResponse:
+    """Return the row for a batch that was not written, and that its producer sends again: it comes before those behind it."""
+    with contextlib.suppress(ProtocolError):
+        if records is not None and len(records) >= RECORD_BATCH_OVERHEAD and records[MAGIC_POSITION] == CURRENT_MAGIC:
+            partition.log.producer_state.note_refused(read_batch_header(records, 0), now_ms)
+    return failed(index, error, message=message)
+
+
+def not_appended(index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int) -> PartitionProduceResponse:
+    """Return the row for a batch that the log has refused, or could not take."""
+    if error == ErrorCode.KAFKA_STORAGE_ERROR:
+        return refused_for_now(index, error, partition, records, now_ms)
+    return failed(index, error, log_start_offset=partition.log.log_start_offset)
+
+
+def failed(index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None) -> PartitionProduceResponse:
+    """Return the row for a batch that was not written."""
+    return PartitionProduceResponse(
+        index=index, error_code=error, base_offset=UNKNOWN_OFFSET, log_start_offset=log_start_offset, error_message=message
+    )
+
+
+def rejected(index: int, partition: Partition, rejection: Rejection) -> PartitionProduceResponse:
+    """Return the row for a batch that the validator has refused."""
+    log_start_offset = partition.log.log_start_offset if rejection.found_in_log else UNKNOWN_OFFSET
+    response = failed(index, rejection.error_code, log_start_offset=log_start_offset, message=rejection.error_message)
+    response.record_errors = [
+        BatchIndexAndErrorMessage(batch_index=batch_index, batch_index_error_message=message)
+        for batch_index, message in rejection.record_errors
+    ]
+    return response

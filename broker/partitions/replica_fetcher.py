@@ -1,0 +1,421 @@
+"""Follows one leader: a task that fetches, again and again, every partition that this broker follows there.
+
+What an answer means is decided in `replication/follower.py`, what is asked next in `replication/fetch_plan.py`. Here it is carried out:
+records are appended at once; truncations, log starts and flushes go to the disk, and the partition waits for them, not the others.
+
+Guards: an answer counts only under the registration, leader epoch and topic id under which it was asked for (R6, R8); a received log start
+is durable before it is reported (R1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from lowtide.broker.network.peer_client import PeerError
+from lowtide.broker.partitions.leader_endpoint import LeaderEpochEnd, LeaderRange, ask_epochs, ask_ranges
+from lowtide.broker.partitions.truncation_lines import TruncationLines
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.fetch_plan import OLD_FETCH_VERSION, Fetch, FetchLimits, FetchPlan
+from lowtide.replication.follower import (
+    Decision,
+    Delay,
+    Following,
+    Phase,
+    Reset,
+    Simple,
+    Truncate,
+    decide,
+    decide_range,
+    first_truncation,
+    note_truncated,
+    take,
+    truncation,
+)
+from lowtide.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lowtide.broker.network.peer_client import PeerClient, PeerClients
+    from lowtide.broker.partitions.replica_manager import ReplicaManager
+    from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
+    from lowtide.metadata.session import MetadataSession
+    from lowtide.protocol.messages.fetch import FetchResponse, PartitionData
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset, TopicPartition
+    from lowtide.runtime.clock import Clock
+
+TURN_MS: Final = 2
+"""How long answers are worked on before others have their turn."""
+
+UNREGISTERED_PAUSE_MS: Final = 100
+"""How long it waits while this broker is fenced, or the leader isn't there."""
+
+WARNING_INTERVAL_MS: Final = 60_000
+"""A replica that isn't fetched is told of so often."""
+
+_SESSION_RETRIES: Final = 3
+"""Sessions that are refused in a row before it rests."""
+
+
+class FetcherParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all fetchers of a broker share."""
+
+    session: MetadataSession
+    replicas: ReplicaManager
+    peers: PeerClients
+    clock: Clock
+    log: Any
+    truncations: TruncationLines
+    limits: Callable[[], FetchLimits]
+    """The configuration in force."""
+    timeout_ms: Callable[[], int]
+    """`replica.socket.timeout.ms`."""
+    throttle: ReplicationThrottle
+    """Of what is fetched by all of them together."""
+    on_settled: Callable[[TopicPartition], None]
+    """Told when a log waits for the disk no more, whoever follows it now."""
+    on_idle: Callable[[ReplicaFetcher], None]
+    """Told when nothing is followed any more, and the task is about to end."""
+
+
+class ReplicaFetcher:
+    """See the module."""
+
+    def __init__(self, leader_id: BrokerId, parts: FetcherParts, *, version: int) -> None:
+        self.leader_id = leader_id
+        self.plan = FetchPlan(parts.session.broker_id, version=version, throttle=partial(_wait_ms, parts.throttle))
+        self.fetched_bytes = 0
+        self.fetches = 0
+        self.failures = 0
+        self._parts = parts
+        self._wake = asyncio.Event()
+        self._asking: dict[TopicPartition, Following] = {}
+        self._refused_sessions = 0
+        self._connected: tuple[PeerClient, BrokerEpoch] | None = None
+        self._is_anew = False
+
+    # ------------------------------------------------------------------ what is followed
+    def add(self, following: Following) -> None:
+        """Follow a partition, perhaps in a new leader epoch."""
+        self.plan.add(following)
+        log = following.log
+        if log.unsettled:
+            self.plan.wait_for_disk(following)
+        if self.plan.version == OLD_FETCH_VERSION and log.leader_epochs.latest >= 0:
+            self._ask(following, Phase.ASKING_EPOCH)
+        elif (step := first_truncation(log)) is not None:
+            self._truncate(following, step)
+        self._wake.set()
+
+    def remove(self, key: TopicPartition) -> None:
+        """Follow it no more."""
+        self.plan.remove(key)
+        self._asking.pop(key, None)
+        self._wake.set()
+
+    def on_disk(self, key: TopicPartition) -> None:
+        """A log of a partition that may be followed here waits for the disk no more."""
+        following = self.plan.followed.get(key)
+        if following is not None:
+            self.plan.touch(following)
+        self.plan.on_disk()
+        self._wake.set()
+
+    def on_leader_changed(self) -> None:
+        """The leader may have registered anew. What was asked of its former life is not waited for: a dead machine refuses nothing."""
+        leader = self._parts.session.image.brokers.get(self.leader_id)
+        if self._connected is not None and leader is not None and leader.epoch != self._connected[1]:
+            self._is_anew = True
+            self._connected[0].disconnect("it has registered anew")
+            self._connected = None
+        self._wake.set()
+
+    # ------------------------------------------------------------------ the task
+    async def run(self) -> None:
+        """Fetch until nothing is followed any more."""
+        while self.plan.followed:
+            pause_ms = await self._round()
+            if pause_ms is not None and self.plan.followed:
+                await self._pause(pause_ms)
+        self._parts.on_idle(self)
+
+    async def _round(self) -> int | None:
+        """One request and its answer. Returns how long to rest, None for not at all; whatever happens ends the rest."""
+        parts = self._parts
+        client = self._client()
+        if client is None:
+            return UNREGISTERED_PAUSE_MS
+        limits = parts.limits()
+        try:
+            if self._asking:
+                await self._ask_all(client)
+            hold_ms = self.plan.hold_ms(parts.clock.monotonic_ms())
+            if hold_ms > 0:
+                return hold_ms
+            fetch = self.plan.next_fetch(parts.clock.monotonic_ms(), parts.session.broker_epoch, limits)
+            if fetch is None:
+                return self._idle_ms()
+            answer = await client.request(ApiKey.FETCH, fetch.version, fetch.request, parts.timeout_ms())
+            self.fetches += 1
+            return await self._on_answer(fetch, answer)
+        except PeerError as error:
+            self.failures += 1
+            self.plan.begin_anew()
+            if self._is_anew:
+                self._is_anew = False
+                return None
+            if self.plan.followed:
+                parts.log.info("replicas can't be fetched", leader=self.leader_id, partitions=len(self.plan.followed), reason=str(error))
+            return limits.backoff_ms
+
+    def _client(self) -> PeerClient | None:
+        """The connection to the leader; None while one of the two brokers isn't registered."""
+        parts = self._parts
+        leader = parts.session.image.brokers.get(self.leader_id)
+        is_fenced = parts.replicas.is_fenced is not None and parts.replicas.is_fenced()
+        if leader is None or is_fenced or parts.session.broker_epoch == 0:
+            return None
+        client = parts.peers.client(self.leader_id, leader.inter_broker, "fetch")
+        self._connected, self._is_anew = (client, leader.epoch), False
+        return client
+
+    def _idle_ms(self) -> int:
+        """How long nothing can be fetched: until a delayed partition is due. What ends earlier wakes."""
+        due_ms = self.plan.next_due_ms
+        limit_ms = self._parts.limits().wait_ms
+        return limit_ms if due_ms is None else max(min(due_ms - self._parts.clock.monotonic_ms(), limit_ms), 1)
+
+    async def _pause(self, pause_ms: int) -> None:
+        """Rest, or until something is new."""
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    # ------------------------------------------------------------------ answers
+    async def _on_answer(self, fetch: Fetch, answer: FetchResponse) -> int | None:
+        parts = self._parts
+        if fetch.broker_epoch != parts.session.broker_epoch:
+            self.plan.begin_anew()
+            return None
+        rows = self.plan.on_answer(fetch, answer, parts.clock.monotonic_ms())
+        if isinstance(rows, ErrorCode):
+            return self._on_session_refused(rows)
+        self._refused_sessions = 0
+        rises: list[Following] = []
+        turn_ends_ms = parts.clock.monotonic_ms() + TURN_MS
+        for following, row in rows:
+            if following.has_left:
+                continue
+            self._carry_out(following, decide(following, row), fetch, row, rises)
+            if parts.clock.monotonic_ms() >= turn_ends_ms:
+                self._accept_log_starts(rises)
+                rises = []
+                await asyncio.sleep(0)
+                turn_ends_ms = parts.clock.monotonic_ms() + TURN_MS
+        self._accept_log_starts(rises)
+        return None
+
+    def _on_session_refused(self, error: ErrorCode) -> int | None:
+        self._refused_sessions += 1
+        self._parts.log.info("fetch session is refused", leader=self.leader_id, error=error.name)
+        return None if self._refused_sessions <= _SESSION_RETRIES else self._parts.limits().backoff_ms
+
+    def _carry_out(self, following: Following, decision: Decision, fetch: Fetch, row: PartitionData, rises: list[Following]) -> None:
+        if decision is Simple.TAKE:
+            self._take(following, fetch, row, rises)
+        elif decision is Simple.ASK_RANGE:
+            self._ask(following, Phase.ASKING_RANGE)
+        else:
+            self._carry_out_later(following, decision)
+
+    def _carry_out_later(self, following: Following, decision: Decision) -> None:
+        """A decision for which nothing of the answer is needed any more."""
+        if isinstance(decision, Truncate):
+            self._truncate(following, decision)
+        elif isinstance(decision, Reset):
+            self._reset(following, decision.offset)
+        elif isinstance(decision, Delay):
+            self._delay(following, decision)
+
+    def _take(self, following: Following, fetch: Fetch, row: PartitionData, rises: list[Following]) -> None:
+        parts, log = self._parts, following.log
+        try:
+            taken = take(following, row, parts.clock.wall_ms())
+        except StorageError as error:
+            parts.replicas.log_manager.fail_directory_of(log, error)
+            if error.is_passing:
+                self._delay(following, Delay(f"its records could not be appended: {error}"))
+            return
+        if taken.removed:
+            parts.replicas.log_manager.remove_segments(log, taken.removed)
+        if taken.error is not ErrorCode.NONE:
+            self._delay(following, Delay(f"{taken.error.name} when its records were appended"))
+            if not taken.counts:
+                return
+        self.fetched_bytes += taken.appended_bytes
+        if row.records:
+            parts.throttle.record(*following.key, len(row.records))
+        following.partition.follower_reads.note_answer(
+            leader_epoch=following.leader_epoch,
+            broker_epoch=fetch.broker_epoch,
+            leader_log_start_offset=row.log_start_offset,
+            sent_ms=fetch.sent_ms,
+            session=self.plan.session,
+        )
+        if row.log_start_offset > log.log_start_pending:
+            rises.append(following)
+        if taken.has_grown and log.flush_is_due:
+            following.flush_to = log.log_end_offset
+            self.plan.wait_for_disk(following)
+            parts.replicas.log_manager.flush(log)
+        if taken.has_news:
+            parts.replicas.on_follower_appended(following.partition)
+
+    def _accept_log_starts(self, rises: list[Following]) -> None:
+        """Raise log starts to the leader's: one frame in the journal, and visible when it is durable."""
+        if not rises:
+            return
+        items = []
+        for following in rises:
+            items.append((following.log, following.received_log_start))
+            self.plan.wait_for_disk(following)
+        self._parts.replicas.log_manager.accept_log_start(items, partial(self._on_log_starts, rises))
+
+    def _on_log_starts(self, rises: list[Following], _error: OSError | StorageError | None) -> None:
+        for following in rises:
+            if following.backoff_ms and not following.has_left and following.phase is Phase.FETCHING:
+                self.plan.end_delay(following)  # Its disk was full; the leader waits for the report, and there may be room now.
+            self._parts.replicas.on_log_start(following.partition)
+            self._parts.replicas.on_follower_appended(following.partition)
+        self.plan.on_disk()
+        self._wake.set()
+
+    # ------------------------------------------------------------------ truncations
+    def _truncate(self, following: Following, step: Truncate) -> None:
+        log = following.log
+        before, high_watermark = log.log_end_offset, log.high_watermark
+        if step.offset >= before and log.log_start_offset < before:
+            self._delay(following, Delay("nothing diverges that could be truncated", lagging=True))
+            return
+        following.phase = Phase.SETTLING
+        self.plan.wait_for_disk(following)
+        self._parts.replicas.log_manager.truncate(log, step.offset, partial(self._on_truncated, following, step))
+        note_truncated(log, step)
+        self._parts.truncations.tell(
+            "log is truncated to what its leader has",
+            is_lossy=log.log_end_offset < high_watermark,
+            partition=str(following.key),
+            leader=self.leader_id,
+            leader_epoch=following.leader_epoch,
+            log_end_offset=log.log_end_offset,
+            before=before,
+            high_watermark_before=high_watermark,
+        )
+
+    def _on_truncated(self, following: Following, step: Truncate, error: OSError | None) -> None:
+        if error is None and not following.has_left:
+            if step.again and self.plan.version == OLD_FETCH_VERSION:
+                self._ask(following, Phase.ASKING_EPOCH)
+            else:
+                following.phase = Phase.FETCHING
+        self._parts.on_settled(following.key)
+
+    def _reset(self, following: Following, offset: Offset) -> None:
+        following.phase = Phase.SETTLING
+        self.plan.wait_for_disk(following)
+        log = following.log
+        self._parts.truncations.tell(
+            "log begins anew where its leader's does",
+            partition=str(following.key),
+            leader=self.leader_id,
+            leader_epoch=following.leader_epoch,
+            log_start_offset=offset,
+            log_end_offset_before=log.log_end_offset,
+        )
+
+        def is_wanted() -> bool:
+            return not following.has_left
+
+        self._parts.replicas.log_manager.begin_anew(log, offset, following.leader_epoch, is_wanted, partial(self._on_reset, following))
+
+    def _on_reset(self, following: Following, error: OSError | None) -> None:
+        if error is None and not following.has_left:
+            following.phase = Phase.FETCHING
+        self._parts.replicas.on_follower_appended(following.partition)
+        self._parts.on_settled(following.key)
+
+    # ------------------------------------------------------------------ rests
+    def _delay(self, following: Following, delay: Delay) -> None:
+        now_ms = self._parts.clock.monotonic_ms()
+        following.back_off(now_ms, self._parts.limits().backoff_ms, lagging=delay.lagging)
+        lasts = not delay.lagging or following.backoff_ms >= self._parts.limits().backoff_ms
+        if lasts and now_ms - following.warned_ms >= WARNING_INTERVAL_MS:
+            following.warned_ms = now_ms
+            self._parts.log.warning(
+                "replica is not fetched for a while", partition=str(following.key), leader=self.leader_id, reason=delay.reason
+            )
+        self.plan.delay(following, following.delayed_until_ms)
+
+    # ------------------------------------------------------------------ questions besides fetches
+    def _ask(self, following: Following, phase: Phase) -> None:
+        following.phase = phase
+        self._asking[following.key] = following
+        self.plan.touch(following)
+        self._wake.set()
+
+    def _asked_now(self, phase: Phase) -> list[Following]:
+        now_ms = self._parts.clock.monotonic_ms()
+        return [following for following in self._asking.values() if following.phase is phase and following.delayed_until_ms <= now_ms]
+
+    async def _ask_all(self, client: PeerClient) -> None:
+        """Ask what has to be known before some partitions can be fetched. Errors: PeerError; they are asked for again."""
+        parts = self._parts
+        ranges = self._asked_now(Phase.ASKING_RANGE)
+        if ranges:
+            found = await ask_ranges(client, parts.session.broker_id, ranges, parts.timeout_ms())
+            for following in ranges:
+                self._on_range(following, found.get(following.key))
+        epochs = self._asked_now(Phase.ASKING_EPOCH)
+        if epochs:
+            ends = await ask_epochs(client, parts.session.broker_id, epochs, parts.timeout_ms())
+            for following in epochs:
+                self._on_epoch(following, ends.get(following.key))
+
+    def _counts(self, following: Following, phase: Phase) -> bool:
+        """Whether an answer still counts for the partition."""
+        return not following.has_left and following.phase is phase and self._asking.get(following.key) is following
+
+    def _on_range(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
+        if not self._counts(following, Phase.ASKING_RANGE):
+            return
+        del self._asking[following.key]
+        following.phase = Phase.FETCHING
+        if isinstance(found, LeaderRange):
+            self._carry_out_later(following, decide_range(following, found.start, found.end))
+        else:
+            self._delay(following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True))
+
+    def _on_epoch(self, following: Following, found: LeaderEpochEnd | ErrorCode | None) -> None:
+        if not self._counts(following, Phase.ASKING_EPOCH):
+            return
+        if not isinstance(found, LeaderEpochEnd):
+            self._delay(following, Delay(found.name if found is not None else "no answer to OffsetForLeaderEpoch", lagging=True))
+            return
+        del self._asking[following.key]
+        following.phase = Phase.FETCHING
+        self.plan.touch(following)
+        step = truncation(following.log, found.leader_epoch, found.end_offset)
+        if step.offset < following.log.log_end_offset:
+            self._truncate(following, step)
+
+
+def _wait_ms(throttle: ReplicationThrottle, following: Following) -> int:
+    return throttle.wait_ms(*following.key)

@@ -1,0 +1,185 @@
+"""All that this broker follows: one fetcher, which is one task and one connection, for each leader.
+
+The replica manager says what is followed (`assign`, `unassign`), as the metadata have it. A partition that gets another leader or leader
+epoch moves at once; what is under way for it then counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lowtide.broker.partitions.replica_fetcher import FetcherParts, ReplicaFetcher
+from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
+from lowtide.broker.partitions.truncation_lines import TruncationLines
+from lowtide.replication.fetch_plan import FETCH_VERSION, OLD_FETCH_VERSION, FetchLimits
+from lowtide.replication.follower import Following
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lowtide.broker.config.broker_config import BrokerConfig
+    from lowtide.broker.config.dynamic_config import BrokerConfigs
+    from lowtide.broker.network.peer_client import PeerClients
+    from lowtide.broker.partitions.replica_manager import ReplicaManager
+    from lowtide.metadata.image import MetadataImage
+    from lowtide.metadata.session import MetadataSession
+    from lowtide.protocol.types import BrokerId, TopicPartition
+    from lowtide.replication.partition import Partition
+    from lowtide.runtime.clock import Clock
+    from lowtide.runtime.tasks import TaskRegistry
+    from lowtide.storage.log.log import Log
+
+
+class ReplicaFetchers:
+    """See the module. Implements `FollowerAssignments` of `followed_partitions`."""
+
+    def __init__(
+        self,
+        *,
+        configs: BrokerConfigs,
+        session: MetadataSession,
+        replicas: ReplicaManager,
+        peers: PeerClients,
+        clock: Clock,
+        tasks: TaskRegistry,
+        log: Any,
+    ) -> None:
+        """A broker that is set to an older protocol between brokers fetches as those do."""
+        self._by_leader: dict[BrokerId, ReplicaFetcher] = {}
+        self._leaders: dict[TopicPartition, BrokerId] = {}
+        self._version = FETCH_VERSION if configs.current.reports_log_starts else OLD_FETCH_VERSION
+        self._tasks = tasks
+        self._log = log
+        self._peers = peers
+        self._closed = False
+        self._ended_bytes = self._ended_failures = 0
+        self.throttle = ReplicationThrottle("follower", configs, clock, session.broker_id, lambda: session.image)
+        """Of what is fetched, by all fetchers together."""
+        self._parts = FetcherParts(
+            session=session,
+            replicas=replicas,
+            peers=peers,
+            clock=clock,
+            log=log,
+            truncations=TruncationLines(log),
+            limits=_Limits(configs).current,
+            throttle=self.throttle,
+            timeout_ms=lambda: _number(configs.current, "replica.socket.timeout.ms"),
+            on_settled=self._on_settled,
+            on_idle=self._on_idle,
+        )
+        manager = replicas.log_manager
+        manager.on_log_flushed = partial(self._on_log_flushed, manager.on_log_flushed)
+
+    # ------------------------------------------------------------------ what the replica manager says
+    def assign(self, partition: Partition, image: MetadataImage) -> None:
+        """Follow a partition: its leader, leader epoch or the leader's address is new. The partition has a leader, another broker."""
+        key, leader_id = partition.topic_partition, partition.leader_id
+        if self._closed:
+            return
+        before = self._leaders.get(key)
+        if before is not None:
+            known = self._by_leader[before].plan.followed[key]
+            if before == leader_id and known.partition is partition and known.leader_epoch == partition.leader_epoch:
+                self._by_leader[before].on_leader_changed()
+                return
+            self.unassign(key)
+        fetcher = self._by_leader.get(leader_id)
+        if fetcher is None:
+            fetcher = self._by_leader[leader_id] = ReplicaFetcher(leader_id, self._parts, version=self._version)
+            self._tasks.spawn(self._run(fetcher), name=f"fetcher-{leader_id}")
+        self._leaders[key] = leader_id
+        fetcher.add(Following(partition=partition, leader_epoch=partition.leader_epoch))
+        fetcher.on_leader_changed()
+
+    def unassign(self, key: TopicPartition) -> None:
+        """Follow it no more. One that isn't followed is no fault."""
+        leader_id = self._leaders.pop(key, None)
+        if leader_id is not None:
+            self._by_leader[leader_id].remove(key)
+
+    def close(self) -> None:
+        """Follow nothing any more; tasks end by themselves."""
+        self._closed = True
+        for key in list(self._leaders):
+            self.unassign(key)
+
+    # ------------------------------------------------------------------ what is told of it
+    def followed(self) -> Iterator[Following]:
+        """All partitions that are followed, with their lag."""
+        for fetcher in self._by_leader.values():
+            yield from fetcher.plan.followed.values()
+
+    def totals(self) -> tuple[int, int]:
+        """Bytes that were fetched, and fetches that failed, since the start."""
+        present = self._by_leader.values()
+        return (
+            self._ended_bytes + sum(fetcher.fetched_bytes for fetcher in present),
+            self._ended_failures + sum(fetcher.failures for fetcher in present),
+        )
+
+    def fetchers(self) -> Iterator[ReplicaFetcher]:
+        """The fetchers, with what they have counted."""
+        yield from self._by_leader.values()
+
+    # ------------------------------------------------------------------ events
+    async def _run(self, fetcher: ReplicaFetcher) -> None:
+        """Have it run, also after a bug of ours: what goes wrong with one answer must not end replication for good."""
+        while True:
+            try:
+                await fetcher.run()
+            except Exception as error:  # noqa: BLE001 - told with its traceback
+                self._log.error("replica fetcher failed", leader=fetcher.leader_id, exc_info=error)
+                fetcher.plan.begin_anew()
+                await asyncio.sleep(self._parts.limits().backoff_ms / 1000)
+            else:
+                return
+
+    def _on_idle(self, fetcher: ReplicaFetcher) -> None:
+        del self._by_leader[fetcher.leader_id]
+        self._ended_bytes += fetcher.fetched_bytes
+        self._ended_failures += fetcher.failures
+        self._peers.forget(fetcher.leader_id, "fetch")
+
+    def _on_settled(self, key: TopicPartition) -> None:
+        leader_id = self._leaders.get(key)
+        if leader_id is not None:
+            self._by_leader[leader_id].on_disk(key)
+
+    def _on_log_flushed(self, then: Any, log: Log) -> None:
+        then(log)
+        if self._leaders:
+            self._on_settled(log.topic_partition)
+
+
+class _Limits:
+    """`replica.fetch.*` as they are now, made once for each configuration."""
+
+    def __init__(self, configs: BrokerConfigs) -> None:
+        self._configs = configs
+        self._made: tuple[BrokerConfig, FetchLimits] | None = None
+
+    def current(self) -> FetchLimits:
+        config = self._configs.current
+        if self._made is None or self._made[0] is not config:
+            self._made = (config, fetch_limits(config))
+        return self._made[1]
+
+
+def fetch_limits(config: BrokerConfig) -> FetchLimits:
+    """What a configuration says about a follower's fetches."""
+    return FetchLimits(
+        partition_bytes=_number(config, "replica.fetch.max.bytes"),
+        response_bytes=_number(config, "replica.fetch.response.max.bytes"),
+        minimum_bytes=_number(config, "replica.fetch.min.bytes"),
+        wait_ms=_number(config, "replica.fetch.wait.max.ms"),
+        backoff_ms=_number(config, "replica.fetch.backoff.ms"),
+    )
+
+
+def _number(config: BrokerConfig, name: str) -> int:
+    value = config.values[name]
+    assert isinstance(value, int), f"{name} is {value!r}"
+    return value

@@ -1,0 +1,136 @@
+"""How replication goes on this broker, in one place: for metrics, and once a minute for the operator, if it doesn't go well.
+
+Counted when somebody asks, over the partitions that are here, so nothing is spent on it while requests are served. Words are those of
+Kafka's metrics (`UnderReplicatedPartitions`, `OfflinePartitionsCount`, `IsrShrinksPerSec`, `MaxLag`, `PurgatorySize`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lowtide.broker.partitions.alter_partition_manager import IsrChanges
+    from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
+    from lowtide.broker.partitions.replica_manager import ReplicaManager
+
+REPORT_INTERVAL_MS: Final = 60_000
+
+
+class ReplicationSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One moment. What ends in `_total` has been counted since the broker started."""
+
+    partitions: int = 0
+    """Hosted here."""
+    led_partitions: int = 0
+    under_replicated_partitions: int = 0
+    """Led here, with fewer in-sync replicas than replicas, those not counted that are being added."""
+    under_min_isr_partitions: int = 0
+    """Led here, with fewer in-sync replicas than `min.insync.replicas`: acks=all is refused."""
+    offline_replicas: int = 0
+    """Replicas of this broker that it can't serve: their log directory failed, or their log could not be loaded."""
+    offline_partitions: int | None = None
+    """Partitions of the cluster that nobody leads; only the controller counts them, None elsewhere."""
+    isr_shrinks_total: int = 0
+    isr_expands_total: int = 0
+    isr_failures_total: int = 0
+    """Changes of ISRs that the metadata store didn't take."""
+    followed_partitions: int = 0
+    lagging_partitions: int = 0
+    """Followed here, and lacking something that is committed, or not heard of yet."""
+    lag_max: int = 0
+    """Records that the one with most of them lacks, as of its leader's last answer."""
+    fetched_bytes_total: int = 0
+    fetch_failures_total: int = 0
+    throttled_sent_bytes_total: int = 0
+    throttled_fetched_bytes_total: int = 0
+    parked_deletes: int = 0
+    """Requests that wait for followers."""
+    parked_produces: int = 0
+    """Requests, and coordinators' writes, that wait for the high watermark."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether an operator need not look: a lag alone is none of his business as long as everybody is in sync."""
+        return not (self.under_replicated_partitions or self.under_min_isr_partitions or self.offline_replicas or self.offline_partitions)
+
+
+class ReplicationHealth:
+    """See the module."""
+
+    def __init__(
+        self, replicas: ReplicaManager, fetchers: ReplicaFetchers, isr_changes: IsrChanges, is_controller: Callable[[], bool], log: Any
+    ) -> None:
+        """`is_controller()`: whether this broker is it now."""
+        self._replicas = replicas
+        self._fetchers = fetchers
+        self._isr_changes = isr_changes
+        self._is_controller = is_controller
+        self._log = log
+        self._report_ms: int | None = None
+        self._told = ReplicationSnapshot()
+
+    def snapshot(self) -> ReplicationSnapshot:
+        """How things are now."""
+        replicas, changes = self._replicas, self._isr_changes
+        led = [partition for partition in replicas.partitions.values() if partition.is_leader]
+        states = [partition.leadership.state for partition in led if partition.leadership is not None]
+        followed = list(self._fetchers.followed())
+        fetched_bytes, failures = self._fetchers.totals()
+        throttle = replicas.leader_throttle
+        return ReplicationSnapshot(
+            partitions=len(replicas.partitions),
+            led_partitions=len(led),
+            under_replicated_partitions=sum(len(state.isr) < len(state.replicas) - len(state.adding) for state in states),
+            under_min_isr_partitions=sum(not partition.has_enough_in_sync for partition in led),
+            offline_replicas=len(replicas.hosted_logs.offline),
+            offline_partitions=self._leaderless() if self._is_controller() else None,
+            isr_shrinks_total=changes.shrinks,
+            isr_expands_total=changes.expands,
+            isr_failures_total=changes.failures,
+            followed_partitions=len(followed),
+            lagging_partitions=sum(not each.is_in_sync for each in followed),
+            lag_max=max((each.lag for each in followed), default=0),
+            fetched_bytes_total=fetched_bytes,
+            fetch_failures_total=failures,
+            throttled_sent_bytes_total=0 if throttle is None else throttle.quota.total_bytes,
+            throttled_fetched_bytes_total=self._fetchers.throttle.quota.total_bytes,
+            parked_deletes=len(replicas.deletes),
+            parked_produces=len(replicas.commits),
+        )
+
+    def _leaderless(self) -> int:
+        image = self._replicas.image
+        if image is None:
+            return 0
+        return sum(not state.has_leader for topic in image.topics.values() for state in topic.partitions)
+
+    def on_tick(self, now_ms: int) -> None:
+        """Tell how it goes, once a minute, if it doesn't go well. On the order of once a second, on the monotonic clock."""
+        if self._report_ms is None:
+            self._report_ms = now_ms + REPORT_INTERVAL_MS
+        if now_ms < self._report_ms:
+            return
+        self._report_ms = now_ms + REPORT_INTERVAL_MS
+        now, before = self.snapshot(), self._told
+        self._told = now
+        if now.is_well:
+            return
+        self._log.warning(
+            "replication is not well",
+            under_replicated_partitions=now.under_replicated_partitions,
+            under_min_isr_partitions=now.under_min_isr_partitions,
+            offline_replicas=now.offline_replicas,
+            offline_partitions=now.offline_partitions,
+            led_partitions=now.led_partitions,
+            isr_shrinks=now.isr_shrinks_total - before.isr_shrinks_total,
+            isr_expands=now.isr_expands_total - before.isr_expands_total,
+            isr_failures=now.isr_failures_total - before.isr_failures_total,
+            lagging_partitions=now.lagging_partitions,
+            lag_max=now.lag_max,
+            fetch_failures=now.fetch_failures_total - before.fetch_failures_total,
+            parked_deletes=now.parked_deletes,
+        )

@@ -1,0 +1,58 @@
+"""Logs that the metadata don't give to this broker, and what becomes of them: removed, set aside, or left alone.
+
+A log is removed only where the metadata hold that it has to go: its topic id was deleted (a tombstone), or its partition was moved to
+other brokers since the log was led or followed here. That the metadata merely lack a topic proves nothing: they may have been put back
+to an earlier state. Such a log is set aside: its folder gets a name that ends in `-stray`, as in Kafka, and nothing removes it.
+
+At a start logs are left where they are that were there before Lowtide used the directory, or that were left alone when topics were taken
+over from Apache Kafka: these get an empty file `lowtide-left-alone`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.types import BrokerId, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.checkpoint import parent_directory
+from lowtide.storage.log.log import Log
+
+LEFT_ALONE: Final = "lowtide-left-alone"
+"""In the folder of a partition: it stays where it is."""
+
+
+def settle_strays(
+    image: MetadataImage,
+    logs: Mapping[TopicPartition, Log],
+    replicas: ReplicaManager,
+    filesystem: FileSystem,
+    new_directories: Collection[str],
+    log: Any,
+) -> None:
+    """Remove, set aside, or mark what a start found and the image doesn't give to this broker.
+
+    `new_directories` weren't used by Lowtide before this start.
+    """
+    strays = {}
+    for key, each in logs.items():
+        if _is_here(image, key, replicas.broker_id) or each.offline:
+            continue
+        mark = f"{each.directory}/{LEFT_ALONE}"
+        if filesystem.exists(mark):
+            continue
+        if parent_directory(each.directory) in new_directories and each.topic_id not in image.deleted_topics:
+            filesystem.replace_file(mark, b"")
+            log.warning("log is of no topic, it is left alone", partition=str(key), path=each.directory)
+        else:
+            strays[key] = each.topic_id
+    if strays:
+        replicas.remove(strays)
+
+
+def _is_here(image: MetadataImage, key: TopicPartition, broker_id: BrokerId) -> bool:
+    """Whether this broker has a partition. A log of an earlier topic in its place goes when the place is needed."""
+    topic = image.topics.get(key.topic)
+    return topic is not None and key.partition < len(topic.partitions) and broker_id in topic.partitions[key.partition].replicas

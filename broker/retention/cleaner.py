@@ -1,0 +1,216 @@
+"""Compacts the logs of compacted topics, each replica its own: looks for the one that needs it most, and has it done by a worker process.
+
+`log.cleaner.threads` is the number of those processes; they share `log.cleaner.dedupe.buffer.size` and
+`log.cleaner.io.max.bytes.per.second`. Of the logs that are due (`storage/compaction/cleanable.py`) the dirtiest goes first; when it is done
+the next is looked for at once, and after `log.cleaner.backoff.ms` where none is due.
+
+Guards: one compaction of a log at a time. A log whose own bytes are at fault is told once and left alone until the broker starts anew;
+others go on. A full disk, or a process that is gone, is told once and tried again; a disk that fails takes its directory offline.
+
+Source: Kafka's LogCleaner, LogCleanerManager.grabFilthiestCompactedLog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from lowtide.broker.config.dynamic_config import BrokerConfigs
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.retention.deletion_ledger import DeletionLedger
+from lowtide.broker.slices import run_in_slices
+from lowtide.protocol.types import TopicPartition
+from lowtide.replication.partition import MAXIMUM_DECOMPRESSED_BYTES
+from lowtide.runtime.heavy_work import NO_RATE_LIMIT, HeavyWorker
+from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable
+from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningReport, LogCleaning
+from lowtide.storage.compaction.offset_map import ENTRY_BYTES
+from lowtide.storage.errors import DamagedSegmentError, StorageError
+from lowtide.storage.log.log import Log
+from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.segment_ages import SegmentAges
+
+LOGS_PER_STEP: Final = 16
+"""Looked at between two looks at the clock."""
+
+MakeHeavyWorker = Callable[[int], HeavyWorker]
+"""Given the number of processes."""
+
+
+class Cleaner:
+    """See the module. `start` once, then `stop`."""
+
+    def __init__(
+        self,
+        broker: BrokerContext,
+        times: SegmentAges,
+        loop: asyncio.AbstractEventLoop,
+        ledger: DeletionLedger,
+        make_worker: MakeHeavyWorker,
+    ) -> None:
+        self.uncleanable: dict[TopicPartition, Log] = {}
+        """Logs whose own bytes are at fault."""
+        self._log_manager = broker.replicas.log_manager
+        self._configs = broker.configs
+        self._times = times
+        self._clock = broker.clock
+        self._loop = loop
+        self._ledger = ledger
+        self._log = broker.log
+        self._make_worker = make_worker
+        self._worker: HeavyWorker | None = None
+        self._threads = 0
+        self._running: dict[TopicPartition, LogCleaning] = {}
+        self._resting: dict[TopicPartition, str] = {}
+        """What kept a log from being compacted the last time, though it isn't damaged: it waits for the next backoff."""
+        self._told: dict[TopicPartition, str] = {}
+        self._looking = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look for logs to compact, from `log.cleaner.backoff.ms` on, if `log.cleaner.enable` and any `log.cleaner.threads`."""
+        values = self._configs.current.values
+        self._threads = int(_number(self._configs, "log.cleaner.threads"))
+        if values["log.cleaner.enable"] is True and self._threads > 0:
+            self._worker = self._make_worker(self._threads)
+            self._wait()
+
+    def stop(self) -> None:
+        """Compact nothing more; what is under way is dropped. The processes are gone when this returns."""
+        worker, self._worker = self._worker, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if worker is not None:
+            worker.close()
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_number(self._configs, "log.cleaner.backoff.ms") / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._resting.clear()
+        self._wait()
+        self._look()
+
+    # ------------------------------------------------------------------ looking
+    def _look(self) -> None:
+        if not self._looking and self._worker is not None and len(self._running) < self._threads:
+            self._looking = True
+            due: list[tuple[float, Log]] = []
+            run_in_slices(self._loop, self._clock, self._steps(due), lambda: self._begin(due))
+
+    def _steps(self, due: list[tuple[float, Log]]) -> Iterator[None]:
+        """Finds the logs that are due, with their dirty ratios."""
+        for key in [key for key, log in self.uncleanable.items() if self._log_manager.logs.get(key) is not log]:
+            del self.uncleanable[key]
+        self._told = {key: reason for key, reason in self._told.items() if key in self._log_manager.logs}
+        yield from self._log_manager.write_cleaner_checkpoints()
+        for number, log in enumerate(list(self._log_manager.logs.values())):
+            if number % LOGS_PER_STEP == 0:
+                yield
+            if self._worker is None:
+                return
+            found = self._cleanable(log)
+            if found is not None and found.is_due:
+                due.append((found.dirty_ratio, log))
+
+    def _cleanable(self, log: Log) -> Cleanable | None:
+        """What of a log may be compacted now; None where none of it ever is, or not now."""
+        key = log.topic_partition
+        if "compact" not in log.config.cleanup_policy or log.offline or log.unsettled or len(log.segments) == 1:
+            return None
+        if key in self._running or key in self._resting or key in self.uncleanable or self._log_manager.logs.get(key) is not log:
+            return None
+        ends = LogEnds(log.log_start_offset, log.last_stable_offset, log.recovery_point, log.log_end_offset)
+        try:
+            return find_cleanable(log.segments, ends, log.swaps.cleaned_to, log.config, self._times, self._clock.wall_ms())
+        except StorageError as error:
+            self._on_unreadable(log, error)
+            return None
+
+    def _begin(self, due: list[tuple[float, Log]]) -> None:
+        """Has the dirtiest of the logs compacted, as many as there are processes free."""
+        self._looking = False
+        due.sort(key=lambda each: (-each[0], each[1].topic_partition))
+        for _ratio, log in due:
+            if self._worker is None or len(self._running) >= self._threads:
+                return
+            found = self._cleanable(log)
+            if found is not None and found.is_due:
+                self._clean(log, found, self._worker)
+
+    # ------------------------------------------------------------------ one log
+    def _clean(self, log: Log, cleanable: Cleanable, worker: HeavyWorker) -> None:
+        key = log.topic_partition
+        rate = _number(self._configs, "log.cleaner.io.max.bytes.per.second")
+        limits = CleaningLimits(
+            map_bytes=max(int(_number(self._configs, "log.cleaner.dedupe.buffer.size")) // self._threads, ENTRY_BYTES),
+            decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES,
+            bytes_per_second=rate / self._threads if rate > 0 else NO_RATE_LIMIT,
+        )
+        try:
+            cleaning = self._log_manager.begin_cleaning(
+                log, cleanable, limits, worker, self._clock.wall_ms(), lambda report: self._on_cleaned(log, report)
+            )
+        except StorageError as error:
+            self._on_unreadable(log, error)
+        else:
+            self._running[key] = cleaning
+
+    def _on_unreadable(self, log: Log, error: StorageError) -> None:
+        if isinstance(error, DamagedSegmentError):
+            self._give_up(log, str(error))
+        elif not error.is_passing:
+            self._log_manager.fail_directory_of(log, error)
+
+    def _give_up(self, log: Log, reason: str) -> None:
+        self.uncleanable[log.topic_partition] = log
+        self._log.error("a log can't be compacted, it is left as it is", partition=str(log.topic_partition), reason=reason)
+
+    def _on_cleaned(self, log: Log, report: CleaningReport) -> None:
+        key = log.topic_partition
+        self._running.pop(key, None)
+        if self._worker is None:
+            return
+        is_here = self._log_manager.logs.get(key) is log
+        records = report.done.records_before - report.done.records_after if report.done is not None else 0
+        if is_here and report.segments_before:
+            self._ledger.count_compaction(key, report.segments_before - report.segments_after, report.bytes_removed, records)
+        if report.done is not None:
+            self._told.pop(key, None)
+            self._tell(key, report)
+        elif is_here and report.is_damaged:
+            self._give_up(log, report.failure or "")
+        elif is_here:
+            # It has changed under the compaction, or there was no room: the next one comes after a rest.
+            self._resting[key] = report.failure or ""
+            if report.failure is not None and self._told.get(key) != report.failure:
+                self._told[key] = report.failure
+                self._log.warning("a log is not compacted for now", partition=str(key), reason=report.failure)
+        self._look()
+
+    def _tell(self, key: TopicPartition, report: CleaningReport) -> None:
+        done = report.done
+        assert done is not None
+        self._log.info(
+            "log is compacted",
+            reason=Reason.COMPACTION.value,
+            partition=str(key),
+            end_offset=done.end_offset,
+            bytes_before=done.bytes_before,
+            bytes_after=done.bytes_after,
+            records_before=done.records_before,
+            records_after=done.records_after,
+            keys=done.keys,
+            segments_before=report.segments_before,
+            segments_after=report.segments_after,
+            duration_ms=report.duration_ms,
+        )
+
+
+def _number(configs: BrokerConfigs, name: str) -> float:
+    value = configs.current.values[name]
+    assert isinstance(value, int | float), name
+    return value

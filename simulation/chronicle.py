@@ -1,0 +1,80 @@
+"""What happened in a run, to be read by somebody: the last events with their virtual times, and the first promise that was broken."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from lowtide.simulation.history import HistoryError
+
+LINES_KEPT: Final = 4000
+_BUGS: Final = ("request failed", "task failed", "connection failed")
+"""What brokers log when an exception came that nobody expected."""
+
+
+class Chronicle:
+    """See the module."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        """`now_s` is virtual time."""
+        self.counts: Counter[str] = Counter()
+        self.violation: HistoryError | None = None
+        self._now_s = now_s
+        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
+
+    def note(self, who: str, what: str) -> None:
+        """Something happened."""
+        if self.violation is None:  # What comes after it doesn't explain it.
+            self._lines.append(f"{self._now_s():10.4f}  {who:<12} {what}")
+
+    def violate(self, what: str) -> None:
+        """A promise is broken. The first one counts."""
+        self.note("!!!", what)
+        if self.violation is None:
+            self.violation = HistoryError(f"{what} (at {self._now_s():.4f} s)")
+
+    def raise_violation(self) -> None:
+        """Errors: HistoryError, if a promise was broken."""
+        if self.violation is not None:
+            raise self.violation
+
+    def text(self, last: int = LINES_KEPT) -> str:
+        """The last events, oldest first."""
+        return "\n".join(list(self._lines)[-last:])
+
+
+class BrokerLog:
+    """A broker's logger. Its own account goes into the chronicle; a bug that it reports is a broken promise."""
+
+    def __init__(self, chronicle: Chronicle, host: str) -> None:
+        self._chronicle = chronicle
+        self._host = host
+
+    def bind(self, **_values: Any) -> BrokerLog:
+        """The same logger."""
+        return self
+
+    def debug(self, event: str, **values: Any) -> None:
+        """Left out."""
+
+    def info(self, event: str, **values: Any) -> None:
+        """Note it."""
+        self._note(event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        """Note it."""
+        self._note(event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        """Note it, and see whether it is a bug."""
+        self._note(event, values)
+        error = values.get("exc_info") or values.get("error")
+        if event.startswith(_BUGS):
+            self._chronicle.violate(f"{self._host}: {event}: {error!r} {values}")
+
+    critical = error
+    exception = error
+
+    def _note(self, event: str, values: dict[str, Any]) -> None:
+        self._chronicle.note(self._host, f"({event} {values})" if values else f"({event})")

@@ -1,0 +1,150 @@
+"""A client of a simulated cluster: finds out who leads, keeps a connection to each broker, and minds how long answers take.
+
+D13: a request is answered within its timeout and a second. Whoever asks is told of a broker that neither answers nor has an excuse; it
+has one when its process, its disk or the way to it was in trouble since it was asked. It knows nothing of retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from lowtide.protocol.types import BrokerId
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.client import ConnectionLostError, WireClient
+from lowtide.simulation.machines import Machine, State
+
+GRACE_MS: Final = 1000
+"""How much later than its timeout an answer may come."""
+
+CONNECT_LIMIT_S: Final = 1.0
+METADATA_TIMEOUT_MS: Final = 1000
+METADATA_VERSION: Final = 12
+
+
+class Excuses:
+    """When each machine last was in a state in which it need not answer in time."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._last_s: dict[BrokerId, float] = {}
+        self._now: dict[BrokerId, int] = {}
+
+    def begin(self, broker_id: BrokerId) -> None:
+        """Trouble begins."""
+        self._now[broker_id] = self._now.get(broker_id, 0) + 1
+
+    def end(self, broker_id: BrokerId, *, after_s: float = 0.0) -> None:
+        """It ends, and may be felt for so long."""
+        self._now[broker_id] -= 1
+        self.note(broker_id, after_s=after_s)
+
+    def note(self, broker_id: BrokerId, *, after_s: float = 0.0) -> None:
+        """There is trouble at this moment."""
+        self._last_s[broker_id] = max(self._loop.time() + after_s, self._last_s.get(broker_id, -1.0))
+
+    def since(self, broker_id: BrokerId, moment_s: float) -> bool:
+        """Whether there was trouble since then."""
+        return bool(self._now.get(broker_id)) or self._last_s.get(broker_id, -1.0) >= moment_s
+
+
+class ClusterClient:
+    """See the module. One task uses it at a time."""
+
+    def __init__(
+        self, *, name: str, machines: Sequence[Machine], random: Random, loop: SimulatedLoop, excuses: Excuses, chronicle: Chronicle
+    ) -> None:
+        """`name` is for the chronicle."""
+        self.name = name
+        self.chronicle = chronicle
+        self.leader_epochs: dict[tuple[str, int], int] = {}
+        self._machines = {machine.broker_id: machine for machine in machines}
+        self._random = random
+        self._loop = loop
+        self._excuses = excuses
+        self._connections: dict[BrokerId, WireClient] = {}
+        self._leaders: dict[tuple[str, int], BrokerId] = {}
+
+    def note(self, what: str) -> None:
+        """Tell the chronicle."""
+        self.chronicle.note(self.name, what)
+
+    def now_s(self) -> float:
+        """Virtual time."""
+        return self._loop.time()
+
+    async def leader(self, topic: str, partition: int) -> BrokerId:
+        """Who is thought to lead. Errors: OSError when nobody could be asked, or nobody leads."""
+        known = self._leaders.get((topic, partition))
+        if known is None:
+            await self._learn(topic)
+            known = self._leaders.get((topic, partition))
+        if known is None:
+            raise ConnectionLostError(f"nobody leads {topic}-{partition}")
+        return known
+
+    def forget(self, topic: str, partition: int) -> None:
+        """Somebody else may lead."""
+        self._leaders.pop((topic, partition), None)
+
+    def any_broker(self) -> BrokerId:
+        """One of all machines."""
+        return self._random.choice(list(self._machines))
+
+    async def ask(self, broker_id: BrokerId, request: Any, version: int, *, timeout_ms: int, must_answer: bool = True) -> Any:
+        """Send, and wait for the answer. Errors: OSError when the connection is lost, or there is no answer and an excuse for it.
+
+        One that needn't be answered in time (`must_answer`) needs no excuse.
+        """
+        connection = await self._connection(broker_id)
+        sent_s = self._loop.time()
+        was_starting = self._machines[broker_id].state is not State.UP
+        answer = connection.send(request, version)
+        try:
+            async with asyncio.timeout((timeout_ms + GRACE_MS) / 1000):
+                return await answer
+        except TimeoutError:
+            connection.close()
+            if must_answer and not (
+                self._excuses.since(broker_id, sent_s) or self._machines[broker_id].started_s >= sent_s or was_starting
+            ):
+                what = type(request).__name__
+                self.chronicle.violate(
+                    f"D13: {self.name} asked broker {broker_id} at {sent_s:.4f} s, no answer to {what} of {timeout_ms} ms"
+                )
+            raise ConnectionLostError("no answer") from None
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    async def _connection(self, broker_id: BrokerId) -> WireClient:
+        known = self._connections.get(broker_id)
+        if known is not None and not known.lost:
+            return known
+        self._connections.pop(broker_id, None)
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                made = await WireClient.connect(*self._machines[broker_id].address)
+        except TimeoutError:
+            raise ConnectionLostError(f"broker {broker_id} can't be reached") from None
+        self._connections[broker_id] = made
+        return made
+
+    async def _learn(self, topic: str) -> None:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        answer = await self.ask(self.any_broker(), request, METADATA_VERSION, timeout_ms=METADATA_TIMEOUT_MS)
+        for row in answer.topics:
+            for partition in row.partitions:
+                if partition.error_code == ErrorCode.NONE and partition.leader_id in self._machines:
+                    self._leaders[topic, partition.partition_index] = partition.leader_id
+                    self.leader_epochs[topic, partition.partition_index] = partition.leader_epoch
+
+
+Now = Callable[[], float]

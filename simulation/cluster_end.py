@@ -1,0 +1,180 @@
+"""The end of a run of a simulated cluster, when all is healed: what must then become true, and within which time.
+
+L1 all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P7 replicas are equal;
+rule R5 an idle delete takes two round trips and two commits; R1, R3, R6 and D1 everything is read back; D13 nothing waits any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import Offset
+from lowtide.replication.controller import ControllerSettings, elects_unclean
+from lowtide.runtime.random import Random
+from lowtide.simulation.cluster_load import Deleter, PartitionLoad, Producer
+from lowtide.simulation.shared_store import REQUEST_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from lowtide.simulation.cluster_simulation import ClusterSimulation
+
+WRITABLE_WITHIN_S: Final = 15.0
+IN_SYNC_WITHIN_S: Final = 30.0
+EQUAL_WITHIN_S: Final = 5.0
+
+IDLE_DELETE_S: Final = 0.025
+"""Two round trips of at most 2 ms and two commits of at most 2 ms each, the 5 ms that a follower may wait for its own commit, and room."""
+
+_LOOK_S: Final = 0.05
+_PROBES: Final = 3
+_PROBE_TIMEOUT_MS: Final = 3000
+
+
+async def until(cluster: ClusterSimulation, condition: Callable[[], bool], what: str, limit_s: float) -> None:
+    """Wait for a condition. Errors: HistoryError when it doesn't come true in time."""
+    give_up_s = cluster.loop.time() + limit_s
+    while not condition():
+        cluster.chronicle.raise_violation()
+        if cluster.loop.time() >= give_up_s:
+            cluster.chronicle.violate(f"L1: not within {limit_s} s: {what}; {describe(cluster)}")
+            cluster.chronicle.raise_violation()
+        await asyncio.sleep(_LOOK_S)
+
+
+def describe(cluster: ClusterSimulation) -> str:
+    """The partitions and brokers, in a line."""
+    image = cluster.shared.image
+    parts = [
+        f"{topic.name}-{number}: leader {state.leader} epoch {state.leader_epoch} isr {state.isr} of {state.replicas}"
+        for topic in image.topics.values()
+        for number, state in enumerate(topic.partitions)
+    ]
+    states = [f"{machine.host} {machine.state.value}" for machine in cluster.machines]
+    return "; ".join([*parts, *states, f"registered {sorted(image.brokers)}, controller {image.controller_id}"])
+
+
+async def check_end(cluster: ClusterSimulation) -> None:
+    """All of it. Errors: HistoryError."""
+    lost = [load for load in cluster.loads if not can_be_led(cluster, load.topic, load.partition)]
+    loads = [load for load in cluster.loads if load not in lost]
+    cluster.chronicle.counts["partitions that nobody may lead"] += len(lost)
+    for load in loads:
+        await _write(cluster, load)
+    await until(cluster, lambda: all(_is_in_sync(cluster, load) for load in loads), "all replicas are in sync", IN_SYNC_WITHIN_S)
+    await until(cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S)
+    cluster.invariants.restore()
+    await asyncio.sleep(REQUEST_TIMEOUT_S)  # Who still waits for an answer of the store that was lost may be fenced till then.
+    for load in loads:
+        if load.has_deletes:
+            await _delete_idle(cluster, load)
+    await until(cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S)
+    for load in loads:
+        await _read_back(cluster, load)
+    await cluster.work.check_end()
+    await cluster.upkeep.check_end()
+    for machine in cluster.machines:
+        replicas = None if machine.broker is None else machine.broker.replicas
+        if replicas is not None and (waiting := len(replicas.deletes) + len(replicas.log_starts)):
+            cluster.chronicle.violate(f"D13: {waiting} deletes still wait on {machine.host}")
+
+
+def can_be_led(cluster: ClusterSimulation, topic_name: str, number: int) -> bool:
+    """Whether any replica may lead, or some member of the ISR has lost nothing; of a topic that isn't made yet it will be so."""
+    topic = cluster.shared.image.topics.get(topic_name)
+    if topic is None:
+        return True
+    state = topic.partitions[number]
+    return elects_unclean(topic, ControllerSettings(elects_unclean=cluster.unclean)) or any(
+        cluster.invariants.is_sound(member, topic.topic_id, number, epoch)
+        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
+    )
+
+
+async def _write(cluster: ClusterSimulation, load: PartitionLoad) -> None:
+    """L1: a producer succeeds in time."""
+    producer = Producer(load, cluster.client("last producer"), Random(cluster.random.getrandbits(64)))
+    give_up_s = cluster.loop.time() + WRITABLE_WITHIN_S
+    before = load.counts["produced"]
+    while load.counts["produced"] == before:
+        try:
+            await producer.step()
+        except OSError:
+            producer.client.forget(load.topic, load.partition)
+            await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_LOOK_S)
+        if cluster.loop.time() >= give_up_s:
+            cluster.chronicle.violate(f"L1: {load.history.name} isn't written within {WRITABLE_WITHIN_S} s; {describe(cluster)}")
+        cluster.chronicle.raise_violation()
+    producer.client.close()
+
+
+def _is_in_sync(cluster: ClusterSimulation, load: PartitionLoad) -> bool:
+    state = cluster.partition(load.topic, load.partition)
+    return state is not None and state.has_leader and sorted(state.isr) == sorted(state.replicas) and not state.adding
+
+
+def _is_equal(cluster: ClusterSimulation, load: PartitionLoad) -> bool:
+    """P7: the same ends everywhere, and no log start below the leader's; that bytes are the same is checked when high watermarks rise (P1).
+
+    One above it is left of a delete that its replica carried out as a leader, and that nobody was promised (D2, D4).
+    """
+    topic = cluster.shared.image.topics[load.topic]
+    state = topic.partitions[load.partition]
+    watches = [cluster.invariants.replica(broker_id, topic.topic_id, load.partition) for broker_id in state.replicas]
+    leader = cluster.invariants.replica(state.leader, topic.topic_id, load.partition)
+    if leader is None or leader.seen[1] != leader.seen[2]:
+        return False
+    return all(watch is not None and watch.seen[1:] == leader.seen[1:] and watch.seen[0] >= leader.seen[0] for watch in watches)
+
+
+async def _delete_idle(cluster: ClusterSimulation, load: PartitionLoad) -> None:
+    """Rule R5."""
+    deleter = Deleter(load, cluster.client("last deleter"), Random(cluster.random.getrandbits(64)))
+    for _ in range(_PROBES):
+        await cluster.sleep(0.05, 0.4)
+        leader = cluster.shared.image.topics[load.topic].partitions[load.partition].leader
+        found = await _bounds(deleter, leader)
+        if found is None or found[0] >= found[1]:
+            break
+        epoch = _epoch(cluster, load)
+        began_s = cluster.loop.time()
+        code = await deleter.delete(leader, found[0] + 1, version=2, leader_only=False, timeout_ms=_PROBE_TIMEOUT_MS)
+        took_s = cluster.loop.time() - began_s
+        # A leadership may have gone back to its preferred replica meanwhile.
+        if _epoch(cluster, load) == epoch and (code != ErrorCode.NONE or took_s > IDLE_DELETE_S):
+            cluster.chronicle.violate(
+                f"rule R5: an idle delete of {load.history.name} took {took_s * 1000:.1f} ms, answered {ErrorCode(code).name}"
+            )
+        cluster.chronicle.raise_violation()
+    deleter.client.close()
+
+
+def _epoch(cluster: ClusterSimulation, load: PartitionLoad) -> tuple[int, int]:
+    state = cluster.shared.image.topics[load.topic].partitions[load.partition]
+    return state.leader, state.leader_epoch
+
+
+async def _bounds(deleter: Deleter, leader: int) -> tuple[Offset, Offset] | None:
+    try:
+        return await deleter.bounds(leader)
+    except OSError:
+        return None
+
+
+async def _read_back(cluster: ClusterSimulation, load: PartitionLoad) -> None:
+    """Everything is still there, and nothing else is, on the leader and on every follower."""
+    reader = load.make_reader(cluster.client("last reader"), Random(cluster.random.getrandbits(64)))
+    for _ in range(100):
+        leader = cluster.shared.image.topics[load.topic].partitions[load.partition].leader
+        try:
+            if await reader.read_all(leader) is not None:
+                break
+        except OSError:
+            pass
+        await asyncio.sleep(_LOOK_S)
+    else:
+        cluster.chronicle.violate(f"L1: {load.history.name} can't be read; {describe(cluster)}")
+    load.history.check_order()
+    reader.client.close()

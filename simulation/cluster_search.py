@@ -1,0 +1,74 @@
+"""Search many seeds of the simulated cluster: `python -m lowtide.simulation.cluster_search --seeds 20000`.
+
+Several processes take seeds in turn. Prints each seed that breaks a promise, and at the end how many ran, how fast, and how many faults
+had an effect, by kind. Ends with 1 if a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from lowtide.runtime.clock import SystemClock
+from lowtide.simulation.cluster_simulation import KINDS, simulate_cluster
+
+_REASON_CHARACTERS: Final = 300
+_TOLD_EVERY: Final = 500
+
+
+def run_seed(seed: int, kinds: tuple[str, ...] | None = None) -> tuple[int, str | None, Counter[str], int, float]:
+    """One seed: what broke if anything did, the faults that had an effect, the requests that were answered, the virtual seconds."""
+    try:
+        cluster = simulate_cluster(seed, kinds=kinds)
+    except Exception as error:  # noqa: BLE001 - the others are searched all the same
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        return seed, reason[:_REASON_CHARACTERS], Counter(), 0, 0.0
+    return seed, None, cluster.effects, cluster.operations, cluster.loop.time()
+
+
+def search(
+    seeds: range, processes: int, kinds: tuple[str, ...] | None = None
+) -> Iterator[tuple[int, str | None, Counter[str], int, float]]:
+    """Run all of them, in any order; with `kinds`, clients do only that."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(partial(run_seed, kinds=kinds), seeds, chunksize=max(min(10, len(seeds) // processes), 1))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command. Returns its exit code."""
+    parser = argparse.ArgumentParser(description="search seeds of the simulated cluster")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--kinds", help=f"what clients do, of {','.join(KINDS)}: left to chance without it")
+    options = parser.parse_args(arguments)
+    kinds = tuple(options.kinds.split(",")) if options.kinds else None
+    clock = SystemClock()
+    began_ms = clock.monotonic_ms()
+    effects: Counter[str] = Counter()
+    ran, broken, operations, virtual_s = 0, 0, 0, 0.0
+    for seed, reason, seen, answered, took_s in search(range(options.first, options.first + options.seeds), options.processes, kinds):
+        ran += 1
+        effects += seen
+        operations += answered
+        virtual_s += took_s
+        if reason is not None:
+            broken += 1
+            print(f"seed {seed}: {reason}", flush=True)  # noqa: T201 - this is a command
+        if ran % _TOLD_EVERY == 0:
+            print(f"{ran} seeds, {ran * 1000 / (clock.monotonic_ms() - began_ms):.1f} a second", flush=True)  # noqa: T201
+    rate = ran * 1000 / max(clock.monotonic_ms() - began_ms, 1)
+    print(f"{ran} seeds, {broken} broke a promise; {rate:.1f} a second, {operations} requests, {virtual_s:.0f} virtual seconds")  # noqa: T201
+    print(f"{effects.total():8} faults had an effect, {effects.total() / max(ran, 1):.1f} a seed; by kind:")  # noqa: T201
+    for kind, count in effects.most_common():
+        print(f"{count:8} {kind}")  # noqa: T201
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,451 @@
+"""A whole cluster on virtual time: brokers, their metadata store, clients, faults, and the promises that are checked at every moment.
+
+Everything is made from one seed: how many brokers, how they are configured, what clients do, what goes wrong and when. The same seed
+gives the same run, event by event, and a broken promise tells the run's last events. The brokers are real ones over simulated ports.
+
+A run: the cluster starts, topics are made, clients begin; faults strike (`faults`), one after the other and several at once; then all is
+healed, and within a time all partitions must be led, written, in sync and equal on all replicas, an idle delete must take two round trips
+and two commits (rule R5), and everything is read back. Rules R1 to R8 are those of docs/invariants.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
+from lowtide.metadata.image import PartitionImage
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.types import BrokerId
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.simulation import cluster_end
+from lowtide.simulation.admin_faults import OLD_VERSION, OLD_VERSION_KEY
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.client import WireClient
+from lowtide.simulation.cluster_client import ClusterClient, Excuses
+from lowtide.simulation.cluster_invariants import ClusterInvariants
+from lowtide.simulation.cluster_load import PartitionLoad
+from lowtide.simulation.coordinator_work import (
+    COMPACTION_SETTINGS,
+    CONSUMED_SETTINGS,
+    COORDINATOR_SETTINGS,
+    LEDGER_TOPIC,
+    WORK_TOPIC,
+    CoordinatorWork,
+)
+from lowtide.simulation.faults import ALL_FAULTS, FAULTS
+from lowtide.simulation.history import HistoryError
+from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.shared_store import SharedStore
+from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS
+from lowtide.simulation.upkeep_work import UpkeepWork
+
+TOPIC: Final = "sim"
+START_LIMIT_S: Final = 60.0
+ACTORS: Final = ("producer", "idempotent producer", "deleter", "reader")
+CONSUMED_ACTORS: Final = ("producer",)
+CONSUMED_PAUSE: Final = 3.0
+"""So much longer these rest."""
+
+
+OPERATIONS_MIN: Final = 300
+EFFECTS_MIN: Final = 3
+UNCLEAN_SHARE: Final = 0.1
+"""The share of runs in which elections may be unclean."""
+
+STRIKES_MAX: Final = 40
+"""A run goes on until so many requests were answered, and so many faults had an effect; or so many struck."""
+
+KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention", "compaction")
+"""What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
+groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves; a compacted one has keys."""
+
+COORDINATED_SHARE: Final = 0.1
+"""The share of runs with groups, and of those with transactions."""
+
+COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
+"""What faults strike too, where they are there."""
+
+_CREATE_TOPICS_VERSION: Final = 7
+_LAST_EVENTS: Final = 150
+
+
+class ClusterSimulation:
+    """One run."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        seed: int,
+        *,
+        faults: tuple[str, ...] | None = None,
+        unclean: bool | None = None,
+        kinds: tuple[str, ...] | None = None,
+    ) -> None:
+        """`faults` are the only ones to strike, in any order; without it all of them do. `unclean` says what is else left to chance.
+
+        `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it.
+        """
+        self.loop = loop
+        self.seed = seed
+        self.random = Random(seed)
+        self.chronicle = Chronicle(loop.time)
+        self.effects: Counter[str] = Counter()
+        self.busy: set[str] = set()
+        """Topics that a fault is at work on."""
+        self.excuses = Excuses(loop)
+        self.shared = SharedStore(loop, Random(seed + 1))
+        self.flushes = self.random.random() < 0.5  # noqa: PLR2004
+        self.directories = ("/a",) if self.random.random() < 0.8 else ("/a", "/b")  # noqa: PLR2004
+        self.brokers = self.random.choice((3, 3, 3, 3, 3, 3, 4, 2, 1))
+        self.partitions = self.random.choice((1, 2))
+        self.versions = {OLD_VERSION_KEY: OLD_VERSION} if self.random.random() < 0.1 else {}  # noqa: PLR2004
+        self.unclean = Random(seed + 2).random() < UNCLEAN_SHARE if unclean is None else unclean
+        """Whether a replica that isn't in sync may lead where no other can."""
+        self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
+        self.machines = [self._machine(broker_id) for broker_id in range(1, self.brokers + 1)]
+        self.invariants = ClusterInvariants(self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean)
+        self.loads = [
+            PartitionLoad(TOPIC, number, self.client, Random(self.random.getrandbits(64)), self.invariants)
+            for number in range(self.partitions)
+        ]
+        self.invariants.loads[TOPIC] = {load.partition: load for load in self.loads}
+        self.work = CoordinatorWork(self, Random(seed + 4), self.kinds)
+        self.invariants.on_void = self._on_void
+        if self.work.loads:
+            self.invariants.loads[WORK_TOPIC] = {load.partition: load for load in self.work.loads}
+            self.loads += self.work.loads
+        self.upkeep = UpkeepWork(self, Random(seed + 5), self.kinds)
+        for load in self.upkeep.loads:
+            self.invariants.loads.setdefault(load.topic, {})[load.partition] = load
+            self.loads.append(load)
+        self._faults = {name: ALL_FAULTS[name] for name in faults} if faults is not None else FAULTS
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def replication_factor(self) -> int:
+        """Of the topics."""
+        return min(3, self.brokers)
+
+    @property
+    def operations(self) -> int:
+        """How many requests of clients were answered with something."""
+        return sum(sum(load.counts.values()) for load in self.loads) + self.work.counts.total()
+
+    def note(self, what: str) -> None:
+        """Tell the chronicle of a fault."""
+        self.chronicle.note("FAULT", what)
+
+    def client(self, name: str) -> ClusterClient:
+        """A new client."""
+        return ClusterClient(
+            name=name,
+            machines=self.machines,
+            random=Random(self.random.getrandbits(64)),
+            loop=self.loop,
+            excuses=self.excuses,
+            chronicle=self.chronicle,
+        )
+
+    def check(self) -> None:
+        """The invariants, whenever time moves on."""
+        if self.chronicle.violation is None:
+            self.invariants.parked.now_s = self.loop.time()
+            self.invariants.check(self.loop.ran)
+
+    def _on_void(self, topic: str, number: int) -> None:
+        self.work.on_void(topic, number)
+        self.upkeep.on_void(topic, number)
+
+    def _machine(self, broker_id: BrokerId) -> Machine:
+        settings = {
+            "log.dirs": ",".join(self.directories),
+            "auto.create.topics.enable": "false",
+            "broker.session.timeout.ms": "1000",
+            "broker.heartbeat.interval.ms": "200",
+            "replica.lag.time.max.ms": "1500",
+            "replica.fetch.wait.max.ms": "300",
+            "replica.fetch.backoff.ms": "100",
+            "broker.rack": f"rack-{broker_id % 2}",
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        }
+        settings |= self.versions
+        factor = str(self.replication_factor)
+        if self.kinds != ("partitions",):
+            settings |= COORDINATOR_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
+        if "groups" in self.kinds or "retention" in self.kinds:
+            settings |= CONSUMED_SETTINGS
+        if "transactions" in self.kinds or "compaction" in self.kinds:
+            settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
+        if self.flushes:
+            settings |= {"log.flush.interval.messages": "1"}
+        if self.unclean:
+            settings |= {"unclean.leader.election.enable": "true", "unclean.leader.election.interval.ms": "1000"}
+        machine = Machine(
+            loop=self.loop,
+            shared=self.shared,
+            broker_id=broker_id,
+            random=Random(self.random.getrandbits(64)),
+            settings=settings,
+            chronicle=self.chronicle,
+            effects=self.effects,
+        )
+        machine.clock.rate = self.random.uniform(0.97, 1.03)
+        return machine
+
+    # What faults use
+
+    async def sleep(self, least_s: float, most_s: float) -> None:
+        """Let a random time pass."""
+        await asyncio.sleep(self.random.uniform(least_s, most_s))
+
+    def shuffled(self) -> list[Machine]:
+        """All machines, in any order."""
+        return self.random.sample(self.machines, len(self.machines))
+
+    def pick(self, state: State) -> Machine | None:
+        """A machine in this state, if there is one."""
+        found = [machine for machine in self.machines if machine.state is state]
+        return self.random.choice(found) if found else None
+
+    def some_partition(self) -> tuple[str, int, PartitionImage]:
+        """A partition of the main topic, or of one that coordinators or their clients use, as the store has it."""
+        name = self.random.choice([name for name in (TOPIC, *COORDINATED_TOPICS) if name in self.shared.image.topics])
+        number = self.random.randrange(len(self.shared.image.topics[name].partitions))
+        return name, number, self.shared.image.topics[name].partitions[number]
+
+    def partition(self, topic: str, number: int) -> PartitionImage | None:
+        """A partition as the store has it now."""
+        known = self.shared.image.topics.get(topic)
+        return None if known is None else known.partitions[number]
+
+    def leader_and_follower(self) -> tuple[Machine | None, Machine | None]:
+        """The machine that leads some partition, and one of its others, both up."""
+        _, _, state = self.some_partition()
+        up = {machine.broker_id: machine for machine in self.machines if machine.state is State.UP and machine.is_running}
+        followers = [broker_id for broker_id in state.replicas if broker_id != state.leader and broker_id in up]
+        return up.get(state.leader), up[self.random.choice(followers)] if followers else None
+
+    def may_lose_disk(self, machine: Machine) -> bool:
+        """Whether every partition has a member of its ISR on another disk that nothing was lost from."""
+        for topic in self.shared.image.topics.values():
+            for number, state in enumerate(topic.partitions):
+                others = [(member, epoch) for member, epoch in zip(state.isr, state.isr_epochs, strict=True) if member != machine.broker_id]
+                sound = [member for member, epoch in others if self.invariants.is_sound(member, topic.topic_id, number, epoch)]
+                if machine.broker_id in state.replicas and not sound:
+                    return False
+        return True
+
+    def lose_unflushed(self, machine: Machine) -> None:
+        """What this machine has not flushed may be lost."""
+        self.invariants.on_power_cut(machine)
+
+    def kill(self, machine: Machine, *, power: bool = False) -> None:
+        """The process dies, or the machine."""
+        if power:
+            self.lose_unflushed(machine)
+        self.excuses.note(machine.broker_id, after_s=1.0)
+        machine.kill(power=power)
+
+    def start(self, machine: Machine) -> None:
+        """Start it, if it is down."""
+        if machine.state is State.DOWN:
+            self.excuses.note(machine.broker_id, after_s=1.0)
+            machine.start()
+
+    async def stay_down(self, machine: Machine) -> None:
+        """Start it again soon, or when its session has ended."""
+        await self.sleep(*((0.01, 0.4) if self.random.random() < 0.5 else (1.0, 4.0)))  # noqa: PLR2004
+        self.start(machine)
+
+    async def revive(self, machine: Machine) -> None:
+        """Start it, if it has given up."""
+        await self.sleep(0.05, 0.5)
+        self.start(machine)
+
+    async def until_up(self, machine: Machine) -> None:
+        """Wait a while for it to serve."""
+        for _ in range(300):
+            if machine.state is State.UP:
+                return
+            await asyncio.sleep(0.01)
+
+    def excuse_all(self) -> None:
+        """Nobody need answer in time."""
+        for machine in self.machines:
+            self.excuses.begin(machine.broker_id)
+
+    def pardon_all(self, *, after_s: float) -> None:
+        """Everybody must again, soon."""
+        for machine in self.machines:
+            self.excuses.end(machine.broker_id, after_s=after_s)
+
+    # A run
+
+    async def run(self, *, strikes: int | None = None, pause_s: float = 0.25) -> None:
+        """So many faults (a few, if None), then the end; see the module."""
+        await self.begin()
+        stop = asyncio.Event()
+        for load in self.loads:
+            is_work = load.topic == WORK_TOPIC
+            is_main = load.topic == TOPIC and "partitions" not in self.kinds
+            for actor in load.actors(CONSUMED_ACTORS if is_work else () if is_main else ACTORS):
+                self._spawn(actor.run(until=stop, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s), f"actor {load.partition}")
+        for client in (*self.work.actors(), *self.upkeep.actors()):
+            self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
+        actors = len(self._tasks)
+        await self.sleep(0.2, 1.0)
+        wanted = strikes if strikes is not None else self.random.randint(4, 8)
+        for strike in range(STRIKES_MAX):
+            enough = self.effects.total() >= EFFECTS_MIN and self.operations >= OPERATIONS_MIN
+            if strike >= wanted and (enough or strikes is not None):
+                break
+            self.chronicle.raise_violation()
+            self._spawn(self._strike(), "fault")
+            await self.sleep(0.05, 1.5)
+        while pending := [task for task in self._tasks[actors:] if not task.done()]:
+            await asyncio.wait(pending, timeout=0.5)
+            self.chronicle.raise_violation()
+        await self.heal()
+        await self.sleep(0.2, 0.8)
+        await self.work.come_to_rest()
+        stop.set()
+        await asyncio.wait(self._tasks)
+        self.chronicle.raise_violation()
+        for kind in ("unclean election", "unclean election that lost records", "unclean election that took deletes back"):
+            self.effects[kind] += self.chronicle.counts[kind]
+        await cluster_end.check_end(self)
+        self.chronicle.raise_violation()
+
+    async def begin(self) -> None:
+        """Start all brokers, and make the topic."""
+        for machine in self.machines:
+            machine.start()
+        await self._until(lambda: all(machine.state is State.UP for machine in self.machines), "all brokers serve")
+        configs = {
+            "internal.segment.bytes": "1500",
+            "index.interval.bytes": "400",
+            "file.delete.delay.ms": "50",
+            "min.insync.replicas": str(min(2, self.replication_factor)),
+        }
+        if self.flushes:
+            configs["flush.messages"] = "1"
+        await self._create(TOPIC, self.partitions, configs)
+        for name, partitions in self.work.topics().items():
+            await self._create(name, partitions, configs | self.work.topic_configs(name))
+        for name, (partitions, own) in self.upkeep.topics().items():
+            await self._create(name, partitions, configs | own)
+        await self._until(self._is_created, "all replicas of the topic are in sync")
+        await self.work.begin()
+
+    async def heal(self) -> None:
+        """Everything is well again, and everybody is started."""
+        self.note("all is healed")
+        self.loop.network.delay_range_ms = (0.05, 1.0)
+        self.loop.network.heal()
+        self.shared.start()
+        for machine in self.machines:
+            machine.heal()
+            machine.resume()
+            machine.clock.set_wall(0)
+            self.excuses.note(machine.broker_id, after_s=3.0)
+            machine.check_directories()
+            is_old = machine.settings.pop(OLD_VERSION_KEY, None) is not None
+            if is_old or machine.has_offline_directory:
+                self.kill(machine)
+        await self._until(self._all_are_up, "all brokers serve again")
+
+    def _all_are_up(self) -> bool:
+        """Whether all serve; whoever has given up is started again."""
+        for machine in self.machines:
+            self.start(machine)
+        return all(machine.state is State.UP for machine in self.machines)
+
+    def _spawn(self, coro: object, name: str) -> None:
+        self._tasks.append(self.loop.create_task(coro, name=name))  # type: ignore[arg-type]
+
+    async def _strike(self) -> None:
+        names = list(self._faults)
+        name = self.random.choices(names, [self._faults[each][1] for each in names])[0]
+        self.chronicle.counts[name] += 1
+        await self._faults[name][0](self)
+
+    def _is_created(self) -> bool:
+        topic = self.shared.image.topics.get(TOPIC)
+        return topic is not None and all(len(state.isr) == self.replication_factor and state.has_leader for state in topic.partitions)
+
+    async def _create(self, name: str, partitions: int, configs: dict[str, str]) -> None:
+        ids = [machine.broker_id for machine in self.machines]
+        assignments = [
+            CreatableReplicaAssignment(
+                partition_index=number,
+                broker_ids=[ids[(number + index) % len(ids)] for index in range(self.replication_factor)],
+            )
+            for number in range(partitions)
+        ]
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=assignments,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+        )
+        code = ErrorCode.NOT_CONTROLLER
+        while code in {ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT}:  # No time to tell each other who is controller.
+            client = await WireClient.connect(*self.random.choice(self.machines).address)
+            answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), _CREATE_TOPICS_VERSION)
+            client.close()
+            code = ErrorCode(answer.topics[0].error_code)
+        assert code in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}, answer.topics[0]
+
+    async def _until(self, condition: object, what: str, limit_s: float = START_LIMIT_S) -> None:
+        await cluster_end.until(self, condition, what, limit_s)  # type: ignore[arg-type]
+
+
+def _kinds(random: Random) -> tuple[str, ...]:
+    return tuple(kind for kind in KINDS if kind == "partitions" or random.random() < COORDINATED_SHARE)
+
+
+class ClusterLoop(SimulatedLoop):
+    """A simulated loop that looks at a cluster whenever time moves on."""
+
+    cluster: ClusterSimulation | None = None
+
+    def advance(self, timeout_s: float | None) -> None:
+        """Check, then let time go on."""
+        if self.cluster is not None and (timeout_s is None or timeout_s > 0):
+            self.cluster.check()
+        super().advance(timeout_s)
+
+
+def simulate_cluster(
+    seed: int,
+    *,
+    faults: tuple[str, ...] | None = None,
+    strikes: int | None = None,
+    unclean: bool | None = None,
+    kinds: tuple[str, ...] | None = None,
+) -> ClusterSimulation:
+    """Run one seed to its end. Errors: HistoryError, or whatever broke; each tells the seed and the run's last events."""
+    loop = ClusterLoop(seed, time_limit_s=1800.0)
+    cluster = loop.cluster = ClusterSimulation(loop, seed, faults=faults, unclean=unclean, kinds=kinds)
+    try:
+        loop.run_until_complete(cluster.run(strikes=strikes))
+        if failures := loop.failures():
+            raise BaseExceptionGroup(f"failures that nobody handled, with seed {seed}", failures)  # noqa: TRY301 - noted below
+    except BaseException as error:
+        if cluster.chronicle.violation is not None and error is not cluster.chronicle.violation:
+            error.add_note(f"after: {cluster.chronicle.violation}")
+        error.add_note(cluster.chronicle.text(_LAST_EVENTS))
+        error.add_note(f"seed {seed}, at virtual time {loop.time():.4f} s, faults {dict(cluster.chronicle.counts)}")
+        raise
+    finally:
+        loop.close()
+    return cluster
+
+
+__all__ = ["KINDS", "ClusterSimulation", "HistoryError", "simulate_cluster"]

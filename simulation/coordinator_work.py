@@ -1,0 +1,259 @@
+"""What clients of coordinators do in a simulated cluster, beside those of partitions: groups of both protocols, and transactions.
+
+Each run has some of it, by its seed. What is known of a group or a transaction is forgotten when the partition that it is kept in may have
+lost records (`on_void`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, java_hash
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import TopicId
+from lowtide.runtime.random import Random
+from lowtide.simulation import cluster_end, transaction_end
+from lowtide.simulation.cluster_load import PartitionLoad
+from lowtide.simulation.consumer_group_load import CONSUMER_GROUP_SETTINGS, ConsumerGroupLoad
+from lowtide.simulation.coordinated import Coordinated
+from lowtide.simulation.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
+from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
+from lowtide.simulation.transformer import Transformer
+
+if TYPE_CHECKING:
+    from lowtide.simulation.cluster_simulation import ClusterSimulation
+
+WORK_TOPIC: Final = "work"
+"""Its partitions are shared out among the members of groups, and are read by transformers as it were; nobody writes to them."""
+
+WORK_PARTITIONS: Final = 3
+GROUP_PARTITIONS: Final = int(GROUP_SETTINGS["offsets.topic.num.partitions"])
+
+SHARED_TOPIC: Final = "shared"
+"""Its partitions are shared out among the members of groups of the new protocol; nobody writes to them, and there come to be more."""
+
+SHARED_PARTITIONS: Final = 4
+
+LEDGER_TOPIC: Final = "ledger"
+"""What transactions write to."""
+
+LEDGER_PARTITIONS: Final = 2
+SOURCES: Final = 2
+"""Partitions of the topic of work that transformers read, as it were."""
+
+TRANSACTION_PARTITIONS: Final = int(TRANSACTION_SETTINGS["transaction.state.log.num.partitions"])
+
+LOST: Final = 1 << 60
+"""Everything may go: what a group has consumed may not be known any more."""
+
+CONSUMED_SETTINGS: Final = {
+    "log.retention.commitoffset.enable": "true",
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "100",
+}
+"""Of brokers."""
+
+_TOPIC_CONFIGS: Final = {
+    WORK_TOPIC: {"retention.commitoffset.ms": "100"},
+    GROUP_TOPIC: {"cleanup.policy": "compact"},
+    TRANSACTION_TOPIC: {"cleanup.policy": "compact"},
+}
+"""Besides those of all."""
+
+_CONSUMERS_SEGMENT_BYTES: Final = "4000"
+"""What a group of the new protocol decides at once must fit into a segment."""
+
+COORDINATOR_SETTINGS: Final = GROUP_SETTINGS | CONSUMER_GROUP_SETTINGS
+"""Of brokers, wherever groups or transactions are."""
+
+COMPACTION_SETTINGS: Final = {"log.cleaner.backoff.ms": "500", "log.cleaner.min.cleanable.ratio": "0.1"}
+"""Of brokers: coordinators' logs are compacted often."""
+
+READ_WITHIN_S: Final = 15.0
+_LOOK_S: Final = 0.05
+
+
+class CoordinatorWork:
+    """See the module."""
+
+    def __init__(self, cluster: ClusterSimulation, random: Random, kinds: tuple[str, ...]) -> None:
+        """`kinds` are those of the cluster."""
+        self.counts: Counter[str] = Counter()
+        self.groups: list[GroupLoad] = []
+        self._consuming: list[GroupLoad] = []
+        """Those that commit for every partition from the beginning on: what all of a topic's have consumed may go."""
+        self.loads: list[PartitionLoad] = []
+        """Of the partitions that groups share out: what all of them have consumed may go (KIP-68)."""
+        self._cluster = cluster
+        self._random = random
+        if "groups" in kinds:
+            self._crowd = self._group("crowd")
+            self._single = self._group("single")
+            self.loads = [
+                PartitionLoad(WORK_TOPIC, number, cluster.client, Random(random.getrandbits(64)), cluster.invariants)
+                for number in range(WORK_PARTITIONS)
+            ]
+        self.ledger: TransactionLoad | None = None
+        if "transactions" in kinds:
+            self.ledger = TransactionLoad(LEDGER_TOPIC, LEDGER_PARTITIONS, cluster.client, Random(random.getrandbits(64)), self.counts)
+            self.ledger.sources = dict.fromkeys(range(SOURCES), WORK_TOPIC)
+        self._consumers: list[ConsumerGroupLoad] = []
+        if "consumers" in kinds:
+            self._consumers = [self._consumer_group("alike"), self._consumer_group("mixed")]
+            self.groups += self._consumers
+
+    def _group(self, group_id: str) -> GroupLoad:
+        load = GroupLoad(group_id, WORK_TOPIC, WORK_PARTITIONS, self._cluster.client, Random(self._random.getrandbits(64)), self.counts)
+        load.on_commit = self._on_commit
+        self.groups.append(load)
+        self._consuming.append(load)
+        return load
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroupLoad:
+        return ConsumerGroupLoad(
+            group_id,
+            SHARED_TOPIC,
+            SHARED_PARTITIONS,
+            self._shared_topic,
+            self._cluster.client,
+            Random(self._random.getrandbits(64)),
+            self.counts,
+        )
+
+    def _shared_topic(self) -> tuple[TopicId, int]:
+        topic = self._cluster.shared.image.topics[SHARED_TOPIC]
+        return topic.topic_id, len(topic.partitions)
+
+    def add_consuming(self, groups: list[GroupLoad]) -> None:
+        """Groups of others that commit offsets."""
+        self.groups += groups
+        self._consuming += groups
+
+    def _on_commit(self, partition: int) -> None:
+        """D7: what a group has not asked to count as consumed is kept, unless what is known of the group may be lost."""
+        consuming = [load for load in self._consuming if load.topic == WORK_TOPIC]
+        known = [load.history for load in consuming if not load.history.voids]
+        consumed = min((history.requested_offset(partition) for history in known), default=LOST)
+        history = self.loads[partition].history
+        history.requested_delete = max(history.requested_delete, consumed if len(known) == len(consuming) else LOST)
+
+    def topics(self) -> dict[str, int]:
+        """The topics that are made at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
+        made = {WORK_TOPIC: WORK_PARTITIONS} if self.loads or self.ledger is not None else {}
+        if self._consumers:
+            made[SHARED_TOPIC] = SHARED_PARTITIONS
+        if (made or self._consuming) and self._random.random() < 0.5:  # noqa: PLR2004
+            made[GROUP_TOPIC] = GROUP_PARTITIONS
+        if self.ledger is not None:
+            made[LEDGER_TOPIC] = LEDGER_PARTITIONS
+            if self._random.random() < 0.5:  # noqa: PLR2004
+                made[TRANSACTION_TOPIC] = TRANSACTION_PARTITIONS
+        return made
+
+    def topic_configs(self, name: str) -> dict[str, str]:
+        """What this topic has besides what all have."""
+        configs = _TOPIC_CONFIGS.get(name, {})
+        return configs | {"internal.segment.bytes": _CONSUMERS_SEGMENT_BYTES} if name == GROUP_TOPIC and self._consumers else configs
+
+    def actors(self) -> list[Coordinated]:
+        """All clients."""
+        actors: list[Coordinated] = []
+        if self.loads:
+            members = self._crowd.make_members((None, None, "one", self._random.choice((None, "two"))))
+            actors += [*members, *self._single.make_committers(), self._crowd.make_fetcher(), self._single.make_fetcher()]
+        if self._consumers:
+            alike, mixed = self._consumers
+            actors += alike.make_consumers((None, None, "one", self._random.choice((None, "two"))))
+            actors += mixed.make_consumers((None,), (None, self._random.choice((None, "one"))))
+            actors += mixed.share_seat("two")
+            actors += [alike.make_fetcher(), mixed.make_fetcher(), alike.make_grower()]
+        if self.ledger is not None:
+            actors += [*self.ledger.make_producers(("shared", "shared", "own")), *self.ledger.make_readers()]
+            actors += [
+                Transformer(self.ledger, self._cluster.client(f"transf {index}"), Random(self._random.getrandbits(64)), WORK_TOPIC, source)
+                for index, source in enumerate((0, 0, 1))
+            ]
+        return actors
+
+    def on_void(self, topic: str, number: int) -> None:
+        """A partition may have lost records."""
+        for load in self.groups:
+            if topic == GROUP_TOPIC and number == java_hash(load.group_id) % GROUP_PARTITIONS:
+                load.history.void()
+                for each in self.loads:
+                    self._on_commit(each.partition)
+        if self.ledger is not None and topic in {LEDGER_TOPIC, TRANSACTION_TOPIC, GROUP_TOPIC}:
+            self.ledger.history.void()
+
+    async def begin(self) -> None:
+        """Every group commits for every partition: from then on it is known as one that consumes them. Errors: HistoryError."""
+        for load in self._consuming:
+            client = GroupClient(load, self._cluster.client(f"{load.group_id} at the beginning"), Random(self._random.getrandbits(64)))
+            left = list(range(load.partitions))
+            give_up_s = self._cluster.loop.time() + READ_WITHIN_S
+            while left and self._cluster.loop.time() < give_up_s:
+                try:
+                    if await client.commit(left[0]) == ErrorCode.NONE:
+                        del left[0]
+                    else:
+                        client.forget_coordinator()
+                except OSError:
+                    client.forget_coordinator()
+                await asyncio.sleep(_LOOK_S)
+            client.client.close()
+
+    # The end
+
+    async def come_to_rest(self) -> None:
+        """G6: when all is well, members are soon in one generation, and every partition has an owner. Errors: HistoryError."""
+        for load in self.groups:
+            load.is_calm = True
+        for load in self.groups:
+            if load.members and self._can_be_coordinated(load):
+                await self._until_stable(load)
+                await self._lose_a_member(load)
+                await self._until_stable(load)
+
+    async def _until_stable(self, load: GroupLoad) -> None:
+        what = f"all members of group {load.group_id} are in one generation"
+        await cluster_end.until(self._cluster, lambda: load.is_stable, what, load.stable_within_s)
+
+    async def _lose_a_member(self, load: GroupLoad) -> None:
+        """A member is gone for good, and its coordinator dies: whoever coordinates the group next must find that out."""
+        cluster = self._cluster
+        self._random.choice([member for member in load.members if not member.is_away]).is_gone = True
+        state = cluster.partition(GROUP_TOPIC, java_hash(load.group_id) % GROUP_PARTITIONS)
+        machine = next((machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None)
+        if machine is not None:
+            cluster.kill(machine)
+            await cluster.sleep(0.0, 0.5)
+            cluster.start(machine)
+            await cluster.until_up(machine)
+
+    async def check_end(self) -> None:
+        """G3: all that was committed with an acknowledgement is told. T2, T4: see `transaction_end`. Errors: HistoryError."""
+        for load in self.groups:
+            if self._can_be_coordinated(load):
+                await self._fetch_all(load)
+        if self.ledger is not None:
+            await transaction_end.check_end(self._cluster, self.ledger)
+
+    async def _fetch_all(self, load: GroupLoad) -> None:
+        client = GroupClient(load, self._cluster.client(f"{load.group_id} at the end"), Random(self._random.getrandbits(64)))
+        give_up_s = self._cluster.loop.time() + READ_WITHIN_S
+        while self._cluster.loop.time() < give_up_s:
+            try:
+                if await client.fetch(list(range(load.partitions))):
+                    break
+            except OSError:
+                pass
+            await asyncio.sleep(_LOOK_S)
+        else:
+            self._cluster.chronicle.violate(f"L1: the offsets of group {load.group_id} aren't told within {READ_WITHIN_S} s")
+        client.client.close()
+
+    def _can_be_coordinated(self, load: GroupLoad) -> bool:
+        return cluster_end.can_be_led(self._cluster, GROUP_TOPIC, java_hash(load.group_id) % GROUP_PARTITIONS)

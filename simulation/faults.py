@@ -1,0 +1,472 @@
+"""What goes wrong in a simulated cluster: each fault begins, lasts for a while, and is undone; several overlap.
+
+A fault counts when it had an effect (`effects`, by kind): a link that was cut held something back, a process that was stopped missed
+something, a disk that was to fail did. Which machine, for how long and how badly is chance's choice, from the cluster's own source.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from lowtide.runtime.filesystem.memory import Operation
+from lowtide.runtime.filesystem.nodes import Folder
+from lowtide.simulation.admin_faults import change_replicas, flip_leader, leave_while_waiting, move_leader, topic_made_anew, upgrade
+from lowtide.simulation.machines import DISK_MS, Machine, State
+from lowtide.simulation.store_restores import store_restored
+from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+
+if TYPE_CHECKING:
+    from lowtide.simulation.cluster_simulation import ClusterSimulation
+
+Fault: TypeAlias = "Callable[[ClusterSimulation], Awaitable[None]]"
+
+CLIENTS_HOST: Final = "localhost"
+SHORT_S: Final = (0.02, 0.6)
+LONG_S: Final = (0.5, 4.0)
+"""Some of these outlive a session."""
+
+_DISK_OPERATIONS: Final[tuple[Operation, ...]] = ("write", "sync")
+
+
+async def kill(cluster: ClusterSimulation) -> None:
+    """SIGKILL; the process is back soon, or after its session has ended."""
+    machine = cluster.pick(State.UP)
+    if machine is not None:
+        cluster.kill(machine)
+        cluster.effects["kill"] += 1
+        await cluster.stay_down(machine)
+
+
+async def power_cut(cluster: ClusterSimulation) -> None:
+    """A machine's power goes."""
+    machine = cluster.pick(State.UP)
+    if machine is not None:
+        cluster.kill(machine, power=True)
+        cluster.effects["power cut"] += 1
+        await cluster.stay_down(machine)
+
+
+async def power_cut_of_all(cluster: ClusterSimulation) -> None:
+    """The power of all machines goes at once."""
+    cluster.effects["power cut of all"] += 1
+    for machine in cluster.machines:
+        cluster.kill(machine, power=True)
+    for machine in cluster.shuffled():
+        await cluster.sleep(0.0, 0.3)
+        cluster.start(machine)
+
+
+async def kill_of_all(cluster: ClusterSimulation) -> None:
+    """All processes are killed at once."""
+    cluster.effects["kill of all"] += 1
+    for machine in cluster.machines:
+        cluster.kill(machine)
+    for machine in cluster.shuffled():
+        await cluster.sleep(0.0, 1.5)
+        cluster.start(machine)
+
+
+async def pause(cluster: ClusterSimulation) -> None:
+    """SIGSTOP, and later SIGCONT."""
+    machine = cluster.pick(State.UP)
+    if machine is not None:
+        await _pause(cluster, machine, LONG_S if cluster.random.random() < 0.6 else SHORT_S)  # noqa: PLR2004
+
+
+async def _pause(cluster: ClusterSimulation, machine: Machine, limits: tuple[float, float]) -> None:
+    life = machine.lives
+    cluster.excuses.begin(machine.broker_id)
+    machine.pause()
+    await cluster.sleep(*limits)
+    if machine.lives == life and machine.resume():
+        cluster.effects["pause"] += 1
+    cluster.excuses.end(machine.broker_id, after_s=0.5)
+
+
+async def follower_back_and_leader_dead(cluster: ClusterSimulation) -> None:
+    """A follower is away for longer than its session, is back, and soon after the leader dies: is it let in too early?"""
+    leader, follower = cluster.leader_and_follower()
+    if leader is None or follower is None:
+        return
+    if cluster.random.random() < 0.5:  # noqa: PLR2004
+        await _pause(cluster, follower, (2.0, 4.0))
+    else:
+        cluster.kill(follower)
+        await cluster.sleep(1.5, 3.5)
+        cluster.start(follower)
+        await cluster.until_up(follower)
+    await cluster.sleep(0.0, 0.25 if cluster.random.random() < 0.7 else 1.0)  # noqa: PLR2004
+    if leader.state is State.UP:
+        cluster.effects["leader dead when a follower was back"] += 1
+        cluster.kill(leader, power=cluster.random.random() < 0.3)  # noqa: PLR2004
+        await cluster.stay_down(leader)
+
+
+async def fast_restart(cluster: ClusterSimulation) -> None:
+    """A process is killed, or loses its power, and is back before its session ends."""
+    machine = cluster.pick(State.UP)
+    if machine is not None:
+        cluster.kill(machine, power=cluster.random.random() < 0.5)  # noqa: PLR2004
+        cluster.effects["fast restart"] += 1
+        await cluster.sleep(0.0, 0.2)
+        cluster.start(machine)
+
+
+async def cut_link(cluster: ClusterSimulation) -> None:
+    """Nothing passes between two brokers, in one direction or both."""
+    first, second = cluster.shuffled()[:2] if len(cluster.machines) > 1 else (None, None)
+    if first is not None and second is not None:
+        await _cut(cluster, first.host, second.host, both_ways=cluster.random.random() < 0.5, kind="link cut")  # noqa: PLR2004
+
+
+async def cut_off(cluster: ClusterSimulation) -> None:
+    """A broker is cut off from all other brokers, but not from the metadata store; sometimes from clients as well."""
+    machine = cluster.random.choice(cluster.machines)
+    others = [other.host for other in cluster.machines if other is not machine]
+    with_clients = cluster.random.random() < 0.4  # noqa: PLR2004
+    if with_clients:
+        others.append(CLIENTS_HOST)
+        cluster.excuses.begin(machine.broker_id)
+    network, before = cluster.loop.network, cluster.loop.network.held_count
+    both_ways = cluster.random.random() < 0.6  # noqa: PLR2004
+    cluster.note(f"{machine.host} is cut off from {', '.join(others)}{'' if both_ways else ', one way'}")
+    for host in others:
+        network.cut(machine.host, host, both_ways=both_ways)
+    await cluster.sleep(*LONG_S)
+    cluster.effects["cut off"] += network.held_count > before
+    for host in others:
+        network.heal(machine.host, host)
+    cluster.note(f"{machine.host} is reached again")
+    if with_clients:
+        cluster.excuses.end(machine.broker_id, after_s=2.0)
+
+
+async def _cut(cluster: ClusterSimulation, source: str, target: str, *, both_ways: bool, kind: str) -> None:
+    network, before = cluster.loop.network, cluster.loop.network.held_count
+    cluster.note(f"cut from {source} to {target}{', and back' if both_ways else ''}")
+    network.cut(source, target, both_ways=both_ways)
+    await cluster.sleep(*(LONG_S if cluster.random.random() < 0.6 else SHORT_S))  # noqa: PLR2004
+    cluster.effects[kind] += network.held_count > before
+    network.heal(source, target)
+    cluster.note(f"healed between {source} and {target}")
+
+
+async def slow_network(cluster: ClusterSimulation) -> None:
+    """Everything takes long, by very different times: connections overtake each other."""
+    network = cluster.loop.network
+    before = network.delay_range_ms
+    network.delay_range_ms = (0.1, cluster.random.choice((20.0, 60.0, 150.0)))
+    cluster.excuse_all()
+    cluster.note(f"the network is slow: {network.delay_range_ms} ms")
+    await cluster.sleep(*LONG_S)
+    network.delay_range_ms = before
+    cluster.note("the network is quick again")
+    cluster.pardon_all(after_s=1.0)
+    cluster.effects["slow network"] += 1
+
+
+async def connections_torn(cluster: ClusterSimulation) -> None:
+    """The connections of a broker with the others are torn."""
+    machine = cluster.pick(State.UP)
+    if machine is None or machine.node is None:
+        return
+    torn = [transport for transport in machine.node.transports if transport.peer_host != CLIENTS_HOST]
+    for transport in torn:
+        if cluster.random.random() < 0.7:  # noqa: PLR2004
+            cluster.effects["connection torn"] += 1
+            transport.on_reset()
+    if torn:
+        cluster.note(f"connections of {machine.host} are torn")
+
+
+async def cut_from_store(cluster: ClusterSimulation) -> None:
+    """A broker doesn't reach the metadata store, or isn't reached by it; the other brokers it does."""
+    machine = cluster.random.choice(cluster.machines)
+    cluster.excuses.begin(machine.broker_id)
+    for link in (machine.link,):
+        link.requests_are_cut = cluster.random.random() < 0.6  # noqa: PLR2004
+        link.answers_are_cut = not link.requests_are_cut or cluster.random.random() < 0.5  # noqa: PLR2004
+    cluster.note(f"{machine.host} is cut from the store, requests {machine.link.requests_are_cut}, answers {machine.link.answers_are_cut}")
+    await cluster.sleep(*LONG_S)
+    if cluster.random.random() < 0.5:  # noqa: PLR2004
+        machine.link.break_watches()
+    machine.link.requests_are_cut = machine.link.answers_are_cut = False
+    cluster.note(f"{machine.host} reaches the store")
+    cluster.excuses.end(machine.broker_id, after_s=0.5)
+
+
+async def store_trouble(cluster: ClusterSimulation) -> None:
+    """Requests of a broker to the store are lost, or their answers; or they arrive late."""
+    machine = cluster.random.choice(cluster.machines)
+    machine.link.loss = cluster.random.choice((0.1, 0.3, 0.6))
+    cluster.note(f"requests of {machine.host} to the store are lost: {machine.link.loss}")
+    await cluster.sleep(*LONG_S)
+    machine.link.loss = 0.0
+    cluster.note(f"requests of {machine.host} to the store arrive")
+
+
+async def old_image(cluster: ClusterSimulation) -> None:
+    """What a broker hears from the store is late."""
+    machine = cluster.random.choice(cluster.machines)
+    machine.link.watch_lag_ms = (0.0, cluster.random.choice((50.0, 300.0, 1500.0)))
+    cluster.note(f"watches of {machine.host} lag: {machine.link.watch_lag_ms}")
+    await cluster.sleep(*LONG_S)
+    machine.link.watch_lag_ms = (0.0, 1.0)
+    cluster.effects["watch that lags"] += 1
+    cluster.note(f"watches of {machine.host} are quick again")
+
+
+async def store_away(cluster: ClusterSimulation) -> None:
+    """The metadata store is away for a while."""
+    cluster.excuse_all()
+    cluster.note("the store is away")
+    cluster.shared.stop()
+    await cluster.sleep(0.05, 3.0)
+    cluster.shared.start()
+    cluster.note("the store is back")
+    cluster.effects["store away"] += 1
+    cluster.pardon_all(after_s=1.0)
+
+
+async def wrong_clock(cluster: ClusterSimulation) -> None:
+    """A wall clock jumps by up to an hour."""
+    machine = cluster.random.choice(cluster.machines)
+    machine.clock.set_wall(cluster.random.randint(-3_600_000, 3_600_000))
+    cluster.note(f"the wall clock of {machine.host} is off by {machine.clock.wall_offset_ms} ms")
+    cluster.effects["wrong clock"] += machine.state is State.UP
+
+
+async def slow_disk(cluster: ClusterSimulation) -> None:
+    """Commits take long."""
+    machine = cluster.random.choice(cluster.machines)
+    cluster.excuses.begin(machine.broker_id)
+    machine.slow_disk(cluster.random.choice(((5.0, 50.0), (50.0, 400.0))))
+    cluster.note(f"the disk of {machine.host} is slow")
+    await cluster.sleep(*LONG_S)
+    cluster.effects["slow disk"] += bool(machine.committers)
+    machine.slow_disk(DISK_MS)
+    cluster.excuses.end(machine.broker_id, after_s=0.5)
+
+
+async def full_disk(cluster: ClusterSimulation) -> None:
+    """A disk has no room for more bytes. The broker that uses it goes on, and so does one that starts."""
+    machine = cluster.random.choice(cluster.machines)
+    before = machine.filesystem.fault_counts["no_space"]
+    machine.filesystem.capacity_bytes = 0
+    cluster.note(f"the disk of {machine.host} is full")
+    await cluster.sleep(*LONG_S)
+    cluster.effects["full disk"] += machine.filesystem.fault_counts["no_space"] > before
+    machine.filesystem.capacity_bytes = None
+    cluster.note(f"the disk of {machine.host} has room")
+    await cluster.revive(machine)
+
+
+async def no_descriptors(cluster: ClusterSimulation) -> None:
+    """A process may open nothing for a while: no file, no folder. It must not take that for a broken disk."""
+    machine = cluster.pick(State.UP)
+    if machine is None:
+        return
+    life, before = machine.lives, machine.filesystem.fault_counts["no_descriptor"]
+    machine.disk_faults += 1
+    cluster.excuses.begin(machine.broker_id)
+    machine.filesystem.open_files_max = 0
+    cluster.note(f"{machine.host} may open no file")
+    await cluster.sleep(*(LONG_S if cluster.random.random() < 0.5 else SHORT_S))  # noqa: PLR2004
+    cluster.effects["no descriptors"] += machine.filesystem.fault_counts["no_descriptor"] > before
+    machine.filesystem.open_files_max = None
+    machine.disk_faults -= 1
+    cluster.note(f"{machine.host} may open files again")
+    cluster.excuses.end(machine.broker_id, after_s=1.0)
+    if machine.lives == life and not machine.disk_faults and (machine.has_offline_directory or machine.has_failed):
+        cluster.chronicle.violate(f"E1: a lack of descriptors took a log directory of {machine.host} offline")
+    await cluster.revive(machine)
+
+
+async def no_room_at_times(cluster: ClusterSimulation) -> None:
+    """A disk has no room now and then: for a file, a name, or the rest of what is written."""
+    machine = cluster.random.choice(cluster.machines)
+    filesystem, random = machine.filesystem, cluster.random
+    share = random.choice((0.02, 0.2, 0.6, 1.0))
+    part = random.choice(("", "", "/", ".tmp", ".swap", ".log", "checkpoint", ".journal."))
+    before = filesystem.fault_counts["no_space"]
+
+    def lacks_room(operation: Operation, path: str) -> bool:
+        if operation == "write" and path.endswith(JOURNAL_NAME):
+            return False  # It has its size. Where writing over it takes room all the same, a start is refused.
+        return part in path and random.random() < share
+
+    filesystem.lacks_room = lacks_room
+    cluster.note(f"the disk of {machine.host} has no room for {share:.0%} of what is called {part!r}")
+    cluster.excuses.begin(machine.broker_id)
+    await cluster.sleep(*(LONG_S if random.random() < 0.5 else SHORT_S))  # noqa: PLR2004
+    cluster.effects["no room at times"] += filesystem.fault_counts["no_space"] > before
+    if filesystem.lacks_room is lacks_room:
+        filesystem.lacks_room = None
+    cluster.note(f"the disk of {machine.host} has room for all")
+    cluster.excuses.end(machine.broker_id, after_s=2.0)
+    await cluster.revive(machine)
+
+
+async def failing_disk(cluster: ClusterSimulation) -> None:
+    """A write or a sync of one log directory fails."""
+    machine = cluster.pick(State.UP)
+    if machine is None:
+        return
+    operation: Operation = cluster.random.choice(_DISK_OPERATIONS)
+    directory = cluster.random.choice(cluster.directories)
+    before = machine.filesystem.fault_counts[operation]
+    machine.disk_faults += 1
+    machine.is_broken = True
+    machine.filesystem.fail_next(operation, errno.EIO, path_contains=directory)
+    cluster.note(f"the next {operation} in {directory} of {machine.host} fails")
+    cluster.excuses.begin(machine.broker_id)
+    await cluster.sleep(0.3, 3.0)
+    cluster.effects[f"failing {operation}"] += machine.filesystem.fault_counts[operation] > before
+    cluster.kill(machine, power=cluster.random.random() < 0.5)  # noqa: PLR2004
+    machine.filesystem.clear_faults()
+    machine.disk_faults -= 1
+    cluster.excuses.end(machine.broker_id)
+    await cluster.stay_down(machine)
+
+
+async def controlled_shutdown(cluster: ClusterSimulation) -> None:
+    """SIGTERM, and a new process some time later."""
+    machine = cluster.pick(State.UP)
+    if machine is None:
+        return
+    cluster.excuses.begin(machine.broker_id)
+    life = machine.lives
+    machine.stop()
+    await cluster.sleep(0.5, 4.0)
+    cluster.excuses.end(machine.broker_id)
+    if machine.lives == life:
+        cluster.effects["controlled shutdown"] += machine.state is State.DOWN
+        cluster.kill(machine)
+        await cluster.stay_down(machine)
+
+
+async def empty_directory(cluster: ClusterSimulation) -> None:
+    """A broker comes back with a new disk."""
+    await _other_disk(cluster, "empty")
+
+
+async def old_directory(cluster: ClusterSimulation) -> None:
+    """A broker comes back with a copy of its disk that was made before an earlier life."""
+    await _other_disk(cluster, "old")
+
+
+async def first_back_with_other_disk(cluster: ClusterSimulation) -> None:
+    """All processes are killed, and the first that is back, alone for longer than the sessions of the others, has another disk."""
+    machine = cluster.random.choice(cluster.machines)
+    if machine.state is not State.UP or not cluster.may_lose_disk(machine) or len(cluster.machines) == 1:
+        return
+    for each in cluster.machines:
+        cluster.kill(each)
+    cluster.note(f"{machine.host} gets an empty disk, and is the first to be back")
+    machine.replace_disk(Folder())
+    cluster.invariants.on_disk_replaced(machine)
+    cluster.effects["first back with another disk"] += 1
+    cluster.start(machine)
+    await cluster.sleep(0.5, 3.0)
+    for other in cluster.shuffled():
+        cluster.start(other)
+        await cluster.sleep(0.0, 0.5)
+
+
+async def foreign_directory(cluster: ClusterSimulation) -> None:
+    """A broker is given another one's disk: it must refuse to start."""
+    await _other_disk(cluster, "foreign")
+
+
+async def _other_disk(cluster: ClusterSimulation, kind: str) -> None:
+    machine = cluster.pick(State.UP)
+    if machine is None or not cluster.may_lose_disk(machine):
+        return
+    if kind == "old":
+        cluster.kill(machine, power=True)
+        copy = machine.filesystem.copy_disk()
+        await cluster.sleep(0.0, 1.0)
+        cluster.start(machine)
+        await cluster.sleep(1.5, 4.0)
+        if machine.state is not State.UP or not cluster.may_lose_disk(machine):
+            return
+    cluster.kill(machine)
+    await cluster.sleep(*(SHORT_S if cluster.random.random() < 0.6 else LONG_S))  # noqa: PLR2004
+    if machine.state is not State.DOWN or not cluster.may_lose_disk(machine):
+        return
+    if kind == "foreign":
+        await _refused_with_foreign_disk(cluster, machine)
+        return
+    cluster.note(f"{machine.host} gets an {kind} disk")
+    machine.replace_disk(copy if kind == "old" else Folder())
+    cluster.invariants.on_disk_replaced(machine)
+    cluster.effects[f"{kind} directory"] += 1
+    cluster.start(machine)
+
+
+async def _refused_with_foreign_disk(cluster: ClusterSimulation, machine: Machine) -> None:
+    others = [
+        other
+        for other in cluster.machines
+        if other is not machine
+        and not other.disk_faults
+        and all(other.filesystem.exists(f"{directory}/meta.properties") for directory in cluster.directories)
+    ]
+    if not others:
+        return
+    own = machine.filesystem.copy_disk()
+    foreign = cluster.random.choice(others)
+    cluster.note(f"{machine.host} gets the disk of {foreign.host}")
+    machine.filesystem.replace_disk(foreign.filesystem.copy_disk())
+    machine.disk_faults += 1
+    cluster.start(machine)
+    await cluster.sleep(0.5, 1.5)
+    if machine.state is State.UP:
+        cluster.chronicle.violate(f"rule R8: {machine.host} serves with the disk of {foreign.host}")
+    cluster.effects["foreign directory"] += machine.refused_start is not None
+    cluster.kill(machine)
+    machine.disk_faults -= 1
+    machine.filesystem.replace_disk(own)
+    cluster.note(f"{machine.host} gets its own disk back")
+    cluster.start(machine)
+
+
+FAULTS: Final[dict[str, tuple[Fault, int]]] = {
+    "kill": (kill, 4),
+    "power cut": (power_cut, 4),
+    "power cut of all": (power_cut_of_all, 1),
+    "kill of all": (kill_of_all, 1),
+    "pause": (pause, 6),
+    "follower back and leader dead": (follower_back_and_leader_dead, 8),
+    "fast restart": (fast_restart, 4),
+    "link cut": (cut_link, 4),
+    "cut off": (cut_off, 4),
+    "slow network": (slow_network, 2),
+    "connections torn": (connections_torn, 3),
+    "cut from store": (cut_from_store, 4),
+    "store trouble": (store_trouble, 3),
+    "old image": (old_image, 4),
+    "store away": (store_away, 2),
+    "wrong clock": (wrong_clock, 1),
+    "slow disk": (slow_disk, 2),
+    "full disk": (full_disk, 2),
+    "no room at times": (no_room_at_times, 3),
+    "failing disk": (failing_disk, 2),
+    "controlled shutdown": (controlled_shutdown, 3),
+    "leader move": (move_leader, 3),
+    "leader flip": (flip_leader, 4),
+    "replicas": (change_replicas, 2),
+    "replica leaves while it waits": (leave_while_waiting, 3),
+    "topic made anew": (topic_made_anew, 2),
+    "upgrade": (upgrade, 3),
+    "empty directory": (empty_directory, 2),
+    "old directory": (old_directory, 2),
+    "foreign directory": (foreign_directory, 1),
+    "first back with other disk": (first_back_with_other_disk, 2),
+}
+"""Each with how often it is chosen."""
+
+ALL_FAULTS: Final[dict[str, tuple[Fault, int]]] = FAULTS | {"no descriptors": (no_descriptors, 6), "store restored": (store_restored, 1)}
+"""Those too that strike only where they are named: what the others do with a seed stays as it was."""

@@ -1,0 +1,397 @@
+"""Members of a group of a simulated cluster, clients that commit its offsets from outside, and clients that ask for them.
+
+The leader shares the partitions of a topic out, as clients do; an assignment says nothing but their numbers. Members show that they live,
+commit, leave, and die: a dead one is silent for longer than its session, and comes back with another member id, or as the instance that it
+is. All keep the history that `group_history` judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.heartbeat import HeartbeatRequest
+from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from lowtide.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from lowtide.protocol.types import UNKNOWN_OFFSET
+from lowtide.runtime.random import Random
+from lowtide.simulation.cluster_client import ClusterClient
+from lowtide.simulation.coordinated import GROUP, Coordinated
+from lowtide.simulation.group_history import GroupHistory
+
+SESSION_TIMEOUT_MS: Final = 1500
+REBALANCE_TIMEOUT_MS: Final = 2000
+COMMIT_TIMEOUT_MS: Final = 1000
+"""The brokers' `offsets.commit.timeout.ms`."""
+
+GROUP_SETTINGS: Final = {
+    "group.min.session.timeout.ms": "500",
+    "group.initial.rebalance.delay.ms": "200",
+    "offsets.commit.timeout.ms": str(COMMIT_TIMEOUT_MS),
+    "offsets.topic.num.partitions": "2",
+}
+"""Of brokers: short times, few partitions."""
+
+STABLE_WITHIN_S: Final = 15.0
+"""A member that died may be waited for for a session and a rebalance, and one more rebalance for those who came meanwhile."""
+
+COMMITTED_MS: Final = COMMIT_TIMEOUT_MS + 1500
+"""What a record may take: its time-out is looked at once a second."""
+
+_PROTOCOL_TYPE: Final = "simulated"
+_PROTOCOL: Final = "numbers"
+OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+BEHIND: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.GROUP_ID_NOT_FOUND})
+NOT_YET_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+class GroupLoad:
+    """What all clients of one group share. `partitions` of `topic` are shared out among its members."""
+
+    def __init__(
+        self, group_id: str, topic: str, partitions: int, make_client: Callable[[str], ClusterClient], random: Random, counts: Counter[str]
+    ) -> None:
+        self.group_id = group_id
+        self.topic = topic
+        self.partitions = partitions
+        self.history = GroupHistory(group_id)
+        self.counts = counts
+        self.stable_within_s = STABLE_WITHIN_S
+        self.session_timeout_ms = SESSION_TIMEOUT_MS
+        self.rebalance_timeout_ms = REBALANCE_TIMEOUT_MS
+        self.is_calm = False
+        """Nobody leaves or dies any more."""
+        self.members: list[AnyMember] = []
+        self.on_commit: Callable[[int], None] = _nobody
+        """Hears of partitions for which an offset is about to be committed."""
+        self._make = make_client
+        self.random = random
+
+    def make_members(self, instances: tuple[str | None, ...]) -> list[AnyMember]:
+        """Members; those with an instance id are static."""
+        self.members = [
+            GroupMember(self, self.make_client(f"member {index}"), Random(self.random.getrandbits(64)), instance)
+            for index, instance in enumerate(instances)
+        ]
+        return self.members
+
+    def make_committers(self) -> list[Committer]:
+        """One for each partition of a group that nobody joins."""
+        return [
+            Committer(self, self.make_client(f"commit {number}"), Random(self.random.getrandbits(64)), number)
+            for number in range(self.partitions)
+        ]
+
+    def make_fetcher(self) -> OffsetFetcher:
+        """One who asks for offsets."""
+        return OffsetFetcher(self, self.make_client("offsets"), Random(self.random.getrandbits(64)))
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether all members are in one generation, and each partition has an owner."""
+        members = [member for member in self.members if not member.is_away]
+        owned = [partition for member in members for partition in member.partitions]
+        generations = {member.generation_id for member in members}
+        return len(generations) == 1 and min(generations) > 0 and sorted(owned) == list(range(self.partitions))
+
+    def make_client(self, name: str) -> ClusterClient:
+        return self._make(f"{self.group_id} {name}")
+
+
+class GroupClient(Coordinated):
+    """A client that commits offsets of a group, and asks for them."""
+
+    def __init__(self, load: GroupLoad, client: ClusterClient, random: Random) -> None:
+        super().__init__(load.group_id, GROUP, client, random, load.counts)
+        self.load = load
+
+    async def commit(
+        self, partition: int, *, member_id: str = "", instance: str | None = None, generation_id: int = -1, version: int | None = None
+    ) -> int:
+        """Commit one offset above all others, with any version that can say it. Returns the error code, which may be any."""
+        load, history = self.load, self.load.history
+        offset, given_out, voids = history.next_offset(partition, self.random.randint(1, 6)), history.generation_id, history.voids
+        load.on_commit(partition)
+        row = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata=None)
+        request = OffsetCommitRequest(
+            group_id=load.group_id,
+            generation_id_or_member_epoch=generation_id,
+            member_id=member_id,
+            group_instance_id=instance,
+            topics=[OffsetCommitRequestTopic(name=load.topic, partitions=[row])],
+        )
+        if version is None:
+            version = self.random.choice((7, 8, 9)) if instance is not None else self.random.choice((2, 5, 7, 9))
+        try:
+            answer = await self.ask(request, version, timeout_ms=COMMITTED_MS)
+        except OSError:
+            history.on_lost(partition, offset)
+            raise
+        code = int(answer.topics[0].partitions[0].error_code)
+        self.client.note(f"commits {offset} for {partition} in generation {generation_id}: {ErrorCode(code).name}")
+        if code == ErrorCode.NONE:
+            history.on_committed(partition, offset, generation_id=generation_id, given_out_before=given_out, voids=voids)
+        return code
+
+    async def fetch(self, partitions: list[int]) -> bool:
+        """Ask for committed offsets. Returns whether they were told."""
+        load, history, version = self.load, self.load.history, self.random.choice((1, 5, 7, 8, 9))
+        before = {number: history.committed.get(number, UNKNOWN_OFFSET) for number in partitions}
+        voids, stable = history.voids, self.random.random() < 0.5  # noqa: PLR2004
+        if version >= 8:  # noqa: PLR2004 - many groups at once
+            wanted = OffsetFetchRequestTopics(name=load.topic, partition_indexes=partitions)
+            groups = [OffsetFetchRequestGroup(group_id=load.group_id, topics=[wanted])]
+            request = OffsetFetchRequest(groups=groups, require_stable=stable)
+        else:
+            topic = OffsetFetchRequestTopic(name=load.topic, partition_indexes=partitions)
+            request = OffsetFetchRequest(group_id=load.group_id, topics=[topic], require_stable=stable)
+        answer = await self.ask(request, version, timeout_ms=COMMITTED_MS)
+        told = answer.groups[0] if version >= 8 else answer  # noqa: PLR2004
+        code = told.topics[0].partitions[0].error_code if version < 2 else told.error_code  # noqa: PLR2004 - the group has one since 2
+        if not self.has("OffsetFetch", code):
+            return False
+        for row in told.topics[0].partitions:
+            number = row.partition_index
+            if self.has("OffsetFetch", row.error_code, frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})):
+                history.on_fetched(number, row.committed_offset, committed_before=before[number], voids=voids)
+        return True
+
+
+class Committer(GroupClient):
+    """Commits from outside, as those do who assign partitions themselves."""
+
+    def __init__(self, load: GroupLoad, client: ClusterClient, random: Random, partition: int) -> None:
+        super().__init__(load, client, random)
+        self._partition = partition
+
+    async def step(self) -> None:
+        if self.random.random() < 0.7:  # noqa: PLR2004
+            self.has("OffsetCommit", await self.commit(self._partition), NOT_YET_THERE)
+        else:
+            await self.fetch([self._partition])
+
+
+class OffsetFetcher(GroupClient):
+    """Asks for all offsets of the group."""
+
+    async def step(self) -> None:
+        await self.fetch(list(range(self.load.partitions)))
+
+
+class AnyMember(GroupClient):
+    """A member, of whatever protocol. The generation is -1 while it is out; to one of the new protocol it is its epoch."""
+
+    def __init__(self, load: GroupLoad, client: ClusterClient, random: Random, instance: str | None) -> None:
+        super().__init__(load, client, random)
+        self.partitions: list[int] = []
+        self.generation_id = -1
+        self.is_gone = False
+        """It never comes back, and hasn't said so."""
+        self._instance = instance
+        self._member_id = ""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it takes no part."""
+        return self.is_gone
+
+    async def be_silent(self) -> None:
+        """For longer than a session, or shorter."""
+        session_s = self.load.session_timeout_ms / 1000
+        await asyncio.sleep(self.random.choice((0.1, 0.5, 1.2 * session_s, 2 * session_s)))
+
+
+class GroupMember(AnyMember):
+    """See the module."""
+
+    protocol_type = _PROTOCOL_TYPE
+    protocol = _PROTOCOL
+
+    def __init__(self, load: GroupLoad, client: ClusterClient, random: Random, instance: str | None) -> None:
+        super().__init__(load, client, random, instance)
+        self._busy_in = -1
+        """A generation that it stays in, though it shows that it lives."""
+        self._join_version = random.choice((5, 7, 9)) if instance is not None else random.choice((2, 3, 5, 9))
+
+    async def step(self) -> None:
+        if self.is_away:
+            self.client.close()
+        elif self.generation_id < 0:
+            await self._join()
+        else:
+            await self._work()
+
+    # In a generation
+
+    async def _work(self) -> None:
+        chance = self.random.random() * (0.9 if self._busy_in == self.generation_id else 1.0)
+        if self.load.is_calm or chance < 0.5:  # noqa: PLR2004
+            await self.heartbeat()
+        elif chance < 0.8 and self.partitions:  # noqa: PLR2004
+            await self._commit()
+        elif chance < 0.94:  # noqa: PLR2004
+            if self.partitions:
+                await self.fetch(self.partitions[:])
+        elif chance < 0.97:  # noqa: PLR2004
+            await self._leave()
+        else:
+            await self._die()
+
+    async def heartbeat(self) -> bool:
+        """Show that it lives. Returns whether it heard that all is as it was."""
+        request = HeartbeatRequest(
+            group_id=self.key, generation_id=self.generation_id, member_id=self._member_id, group_instance_id=self._instance
+        )
+        answer = await self.ask(request, 3 if self._instance is not None else self.random.choice((0, 2, 4)), timeout_ms=0)
+        if self.has("Heartbeat", answer.error_code, OUT | BEHIND):
+            return True
+        if answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS or not self._is_busy():
+            self._on_error(answer.error_code)
+        return False
+
+    def _is_busy(self) -> bool:
+        """Whether it goes on with what it does instead of joining again: till all is calm, or it is out."""
+        if self._busy_in != self.generation_id and self.random.random() < 0.15:  # noqa: PLR2004
+            self._busy_in = self.generation_id
+        return self._busy_in == self.generation_id and not self.load.is_calm
+
+    async def _commit(self) -> None:
+        partition = self.random.choice(self.partitions)
+        if self.random.random() < 0.1:  # noqa: PLR2004 - a request of the generation before, that was long on its way
+            late = await self.commit(partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id - 1)
+            self.has("late OffsetCommit", late, OUT | BEHIND | NOT_YET_THERE)
+            return
+        code = await self.commit_own(partition)
+        if not self.has("OffsetCommit", code, OUT | BEHIND | NOT_YET_THERE):
+            self._on_error(code)
+
+    async def commit_own(self, partition: int) -> int:
+        """Commit for a partition of its own. Returns the error code."""
+        return await self.commit(partition, member_id=self._member_id, instance=self._instance, generation_id=self.generation_id)
+
+    async def _leave(self) -> None:
+        member = MemberIdentity(member_id=self._member_id, group_instance_id=self._instance)
+        request = LeaveGroupRequest(group_id=self.key, members=[member])
+        version = self.random.choice((3, 5))
+        self.client.note("leaves")
+        identity = self._member_id
+        self.forget(identity="")
+        self._member_id = identity  # Until it is answered, or not.
+        answer = await self.ask(request, version, timeout_ms=COMMITTED_MS)
+        self._member_id = ""
+        if answer.error_code == ErrorCode.NONE:
+            self.has("LeaveGroup", answer.members[0].error_code, OUT)
+        else:
+            self.has("LeaveGroup", answer.error_code)
+
+    async def _die(self) -> None:
+        """Be silent for longer than a session, or come back sooner without having said goodbye."""
+        self.client.note("dies")
+        self.forget(identity="")
+        self.client.close()
+        await self.be_silent()
+
+    def _on_error(self, code: int) -> None:
+        """What a client does that is told so."""
+        if code in OUT:
+            self.forget(identity="")
+        elif code in BEHIND:
+            self.forget(identity=self._member_id)
+
+    def forget(self, *, identity: str) -> None:
+        """It is out of its generation, and under this member id if it isn't empty."""
+        self.generation_id, self.partitions, self._member_id = -1, [], identity
+
+    # Into a generation
+
+    async def _join(self) -> None:
+        load, history = self.load, self.load.history
+        given_out, voids = history.generation_id, history.voids
+        request = JoinGroupRequest(
+            group_id=self.key,
+            session_timeout_ms=load.session_timeout_ms,
+            rebalance_timeout_ms=load.rebalance_timeout_ms,
+            member_id=self._member_id,
+            group_instance_id=self._instance,
+            protocol_type=self.protocol_type,
+            protocols=[JoinGroupRequestProtocol(name=self.protocol, metadata=self.subscription())],
+        )
+        limit_ms = load.rebalance_timeout_ms + 300
+        if self._instance is not None:  # One that comes back waits for a record first, and perhaps for a rebalance then.
+            limit_ms = 2 * load.rebalance_timeout_ms + COMMITTED_MS
+        answer: JoinGroupResponse = await self.ask(request, self._join_version, timeout_ms=limit_ms)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._member_id = answer.member_id
+            return
+        if not self.has("JoinGroup", answer.error_code, OUT | {ErrorCode.REBALANCE_IN_PROGRESS}):
+            if answer.error_code in OUT:
+                self.forget(identity="")
+            return
+        self._member_id = answer.member_id
+        self.on_joined(answer.generation_id, given_out, voids)
+        await self._sync(answer)
+
+    def subscription(self) -> bytes:
+        """What it says of itself."""
+        return b""
+
+    def on_joined(self, generation_id: int, given_out_before: int, voids: int) -> None:
+        """It hears of a generation. Errors: HistoryError."""
+        self.load.history.on_joined(generation_id, given_out_before=given_out_before, voids=voids)
+
+    async def _sync(self, joined: JoinGroupResponse) -> None:
+        given_out, voids = self.load.history.generation_id, self.load.history.voids
+        leads = joined.leader == joined.member_id and not joined.skip_assignment
+        request = SyncGroupRequest(
+            group_id=self.key,
+            generation_id=joined.generation_id,
+            member_id=self._member_id,
+            group_instance_id=self._instance,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol,
+            assignments=self._assign([member.member_id for member in joined.members]) if leads else [],
+        )
+        version = self.random.choice((3, 5)) if self._instance is not None else self.random.choice((1, 3, 5))
+        asked_s = self.client.now_s()
+        answer = await self.ask(request, version, timeout_ms=self.load.rebalance_timeout_ms + COMMITTED_MS)
+        if not self.has("SyncGroup", answer.error_code, OUT | BEHIND):
+            if answer.error_code in OUT:
+                self.forget(identity="")
+            return
+        self.generation_id = joined.generation_id
+        self.partitions = self.decode(answer.assignment)
+        self.client.note(f"owns {self.partitions} in generation {self.generation_id}")
+        self.on_assigned(asked_s, given_out, voids)
+
+    def on_assigned(self, asked_s: float, given_out_before: int, voids: int) -> None:
+        """It has an assignment, that it asked for at `asked_s`. Errors: HistoryError."""
+        owner = self._instance or self._member_id
+        self.load.history.on_assigned(self.generation_id, owner, self.partitions, given_out_before=given_out_before, voids=voids)
+
+    def encode(self, partitions: list[int]) -> bytes:
+        """An assignment."""
+        return " ".join(str(number) for number in partitions).encode()
+
+    def decode(self, assignment: bytes) -> list[int]:
+        """The partitions of an assignment."""
+        return [int(number) for number in assignment.split()]
+
+    def _assign(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
+        """All partitions in turn."""
+        shares = {member: list(range(index, self.load.partitions, len(members))) for index, member in enumerate(members)}
+        return [SyncGroupRequestAssignment(member_id=member, assignment=self.encode(share)) for member, share in shares.items()]
+
+
+def _nobody(_partition: int) -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,287 @@
+"""One machine of a simulated cluster: a disk, a clock, a way to the metadata store, and now and then a broker's process.
+
+The broker is the real one (`broker.lifecycle.broker.Broker`) over simulated ports. What happens to the machine is said here and decided in
+`faults`: its process is killed, stopped or made to stop, its power goes, its disk fails or is replaced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final
+
+from lowtide.broker.config.broker_config import load_config
+from lowtide.broker.lifecycle.broker import START_ERRORS, Broker, Ports
+from lowtide.metadata.store import OwnedStore
+from lowtide.protocol.types import BrokerId
+from lowtide.runtime.clock import SimulatedClock
+from lowtide.runtime.committer import SimulatedCommitter
+from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.nodes import Folder
+from lowtide.runtime.heavy_work import SimulatedHeavyWorker
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
+from lowtide.runtime.worker import SimulatedWorker
+from lowtide.simulation.chronicle import BrokerLog, Chronicle
+from lowtide.simulation.shared_store import SharedStore, StoreLink
+from lowtide.storage.errors import StorageError
+
+PORT: Final = 9092
+DISK_MS: Final = (0.05, 2.0)
+"""What a commit takes on a quiet disk."""
+
+Note = Callable[[str], None]
+
+
+class SkewedClock(SimulatedClock):
+    """A machine's clock: it may run a little faster or slower than the loop's time, and its wall clock may be anywhere."""
+
+    __slots__ = ("_set_back", "rate")
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        """A right clock; a `rate` of 1.02 gains two per cent, and is set before anybody looks."""
+        super().__init__(loop)
+        self.rate = 1.0
+        self._set_back: list[tuple[float, int]] = []
+
+    def set_wall(self, offset_ms: int) -> None:
+        """From now on the wall clock is off by so much."""
+        self._set_back.append((self._loop.time(), self.wall_offset_ms))
+        self.wall_offset_ms = offset_ms
+
+    def latest_wall_ms(self, within_s: float) -> int:
+        """The latest that the wall clock has shown for so long."""
+        lately = [offset_ms for until_s, offset_ms in self._set_back if until_s >= self._loop.time() - within_s]
+        return self.wall_ms() + max(0, max(lately, default=0) - self.wall_offset_ms)
+
+    def monotonic_ms(self) -> int:
+        return round(self._loop.time() * self.rate * 1_000_000) // 1000
+
+
+class State(Enum):
+    """What the machine does."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    UP = "up"
+    STOPPING = "stopping"
+
+
+class Machine:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        loop: SimulatedLoop,
+        shared: SharedStore,
+        broker_id: BrokerId,
+        random: Random,
+        settings: Mapping[str, str],
+        chronicle: Chronicle,
+        effects: Counter[str],
+    ) -> None:
+        """A machine that is down, with an empty disk. `settings` are its broker's, but for its id and its address."""
+        self.broker_id = broker_id
+        self.host = f"broker-{broker_id}"
+        self.settings = dict(settings)
+        self.state = State.DOWN
+        self.clock = SkewedClock(loop)
+        self.filesystem = MemoryFileSystem(Random(random.getrandbits(64)), self.clock.wall_ms)
+        self.link = StoreLink(shared, Random(random.getrandbits(64)), effects)
+        self.committers: list[SimulatedCommitter] = []
+        self.broker: Broker | None = None
+        self.node: SimulatedNode | None = None
+        self.lives = 0
+        self.started_s = -1.0
+        """When it began to serve last."""
+        self.directory_changes = 0
+        """How often its disk was replaced: what is known of its logs ends with that."""
+        self.power_cuts = 0
+        self.disk_faults = 0
+        """How many faults of its disk are under way."""
+        self.is_broken = False
+        """Whether an operation of its disk was to fail in this life: only then may a log directory go offline. A full disk isn't broken."""
+        self.refused_start: BaseException | None = None
+        self.has_failed = False
+        """Whether its broker has ended by itself in this life."""
+        self._excused_start = False
+        self._was_used = False
+        """A new directory on a full disk is refused, and nothing is lost by that."""
+        self._loop = loop
+        self._random = random
+        self._chronicle = chronicle
+
+    def __repr__(self) -> str:
+        return f"Machine({self.host}, {self.state.value})"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where its broker listens."""
+        return self.host, PORT
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process that isn't stopped."""
+        return self.node is not None and self.node.is_alive and not self.node.is_paused
+
+    @property
+    def has_offline_directory(self) -> bool:
+        """Whether its broker serves without one of its log directories."""
+        broker = self.broker
+        return broker is not None and broker.replicas is not None and bool(broker.log_manager.offline_directories)
+
+    # Lives
+
+    def start(self) -> None:
+        """Begin a life. It ends by itself if the broker can't start, or fails."""
+        assert self.state is State.DOWN, self
+        self.state = State.STARTING
+        self.lives += 1
+        self.is_broken = False
+        self.refused_start = None
+        self.has_failed = False
+        self._excused_start = self.disk_faults > 0
+        self._was_used = all(self.filesystem.exists(f"{path}/meta.properties") for path in self.settings["log.dirs"].split(","))
+        self.committers.clear()
+        self.link = self.link.renew()
+        self._chronicle.note(self.host, f"starts, life {self.lives}")
+        self.node = self._loop.start_node(self.host)
+        self.node.spawn(self._live(self.lives), name=f"{self.host} life {self.lives}")
+
+    def kill(self, *, power: bool = False) -> None:
+        """The process dies; with `power`, the machine does, and what was not synced is up to chance."""
+        if self.state is State.DOWN:
+            if power:
+                self._lose_power()
+            return
+        assert self.node is not None
+        self._chronicle.note(self.host, "loses its power" if power else "is killed")
+        self.node.kill(silently=power)
+        self._end()
+        if power:
+            self._lose_power()
+        else:
+            self.filesystem.crash_process()
+
+    def stop(self) -> None:
+        """SIGTERM: a controlled shutdown, and then the process ends."""
+        if self.state is State.UP and self.node is not None and not self.node.is_paused:
+            self.state = State.STOPPING
+            self._chronicle.note(self.host, "is asked to stop")
+            self.node.spawn(self._stop(self.lives), name=f"{self.host} stops")
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.node is not None and self.node.is_alive:
+            self._chronicle.note(self.host, "is stopped (SIGSTOP)")
+            self.node.pause()
+
+    def resume(self) -> int:
+        """SIGCONT. Returns how much had been waiting to run."""
+        if self.node is None or self.node.parked is None:
+            return 0
+        self._chronicle.note(self.host, "goes on (SIGCONT)")
+        waited = len(self.node.parked)
+        self.node.resume()
+        return waited
+
+    def replace_disk(self, root: Folder) -> None:
+        """While it is down: another disk, or an older copy."""
+        assert self.state is State.DOWN, self
+        self.filesystem.replace_disk(root)
+        self.directory_changes += 1
+
+    def slow_disk(self, delay_range_ms: tuple[float, float] = DISK_MS) -> None:
+        """Let commits take so long."""
+        for committer in self.committers:
+            committer.delay_range_ms = delay_range_ms
+
+    def heal(self) -> None:
+        """Its disk and its way to the store are well again."""
+        self.filesystem.capacity_bytes = self.filesystem.open_files_max = None
+        self.filesystem.clear_faults()
+        self.slow_disk()
+        self.link.heal()
+
+    async def _live(self, life: int) -> None:
+        settings = {"node.id": str(self.broker_id), "listeners": f"PLAINTEXT://{self.host}:{PORT}", **self.settings}
+        broker = Broker(load_config(settings=settings), self._ports(), BrokerLog(self._chronicle, self.host), on_failed=self._on_failed)
+        self.broker = broker
+        try:
+            await broker.start()
+        except START_ERRORS as error:
+            self._on_start_refused(error, life)
+            return
+        except Exception as error:
+            self._chronicle.violate(f"{self.host} can't start: {error!r}")
+            raise
+        if self.lives == life:
+            self.state, self.started_s = State.UP, self._loop.time()
+            self._chronicle.note(self.host, "serves")
+
+    async def _stop(self, life: int) -> None:
+        assert self.broker is not None
+        await self.broker.stop()
+        if self.lives == life and self.state is State.STOPPING:
+            self._chronicle.note(self.host, "has stopped")
+            self._exit()
+
+    def _on_start_refused(self, error: BaseException, life: int) -> None:
+        if self.lives != life:
+            return
+        self._chronicle.note(self.host, f"can't start: {error}")
+        self.refused_start = error
+        if isinstance(error, StorageError) and not self._excused_start and not self.disk_faults and self._was_used:
+            self._chronicle.violate(f"S1: {self.host} can't start on what a crash left: {error}")
+        self._exit()
+
+    def _on_failed(self) -> None:
+        """The broker can't go on, as `run_broker` sees it: it stops, and the process ends."""
+        self._chronicle.note(self.host, "has failed")
+        self.has_failed = True
+        self.check_directories()
+        self._loop.call_soon(self.stop)
+
+    def check_directories(self) -> None:
+        """No log directory is offline unless something of the disk was to fail: none was full only, or lacked files of a log that left."""
+        if self.has_offline_directory and not self.is_broken:
+            assert self.broker is not None
+            self._chronicle.violate(f"S2: {self.host} took a directory offline that works: {self.broker.log_manager.offline_directories}")
+
+    def _exit(self) -> None:
+        assert self.node is not None
+        self.node.kill()
+        self._end()
+        self.filesystem.crash_process()
+
+    def _end(self) -> None:
+        self.broker = None
+        self.committers.clear()
+        self.state = State.DOWN
+
+    def _lose_power(self) -> None:
+        self.filesystem.power_cut()
+        self.power_cuts += 1
+
+    def _ports(self) -> Ports:
+        return Ports(
+            loop=self._loop,
+            clock=self.clock,
+            filesystem=self.filesystem,
+            random=Random(self._random.getrandbits(64)),
+            worker=SimulatedWorker(self._loop, Random(self._random.getrandbits(64))),
+            make_committer=self._make_committer,
+            open_store=self._open_store,
+            make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self._loop, Random(6)),
+            shared_metadata="the simulated store",
+        )
+
+    async def _open_store(self, _directory: str) -> OwnedStore:
+        return self.link
+
+    def _make_committer(self, _directory: str) -> SimulatedCommitter:
+        committer = SimulatedCommitter(self.filesystem, self._loop, Random(self._random.getrandbits(64)), DISK_MS)
+        self.committers.append(committer)
+        return committer

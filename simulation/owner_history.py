@@ -1,0 +1,111 @@
+"""What members of a group saw whose partitions the broker assigns, or of one that changes between that and the classic kind.
+
+Checked (letters of the invariants): G1 a partition has one owner at a time; G2 epochs never go back; G3 as of `group_history`; G4 who had a
+partition before it was given to another commits nothing for it.
+
+A member has a partition from the moment at which it is told so till it gives it back. That nobody else may have it is certain for `SURE_S`
+after it last asked and was told that it has it: no session or rebalance that was begun then has ended, by anybody's clock, even where a
+coordinator of before has answered. Who is silent for longer may be out without knowing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from lowtide.protocol.types import Offset
+from lowtide.simulation.group_history import GroupHistory
+
+SURE_S: Final = 1.2
+"""Much less than sessions and rebalances of these groups last (`consumer_group_load`)."""
+
+
+class Tenure:
+    """A partition in the hands of a member: since when, and till when nobody else may have it."""
+
+    __slots__ = ("since_s", "sure_until_s")
+
+    def __init__(self, since_s: float, sure_until_s: float) -> None:
+        self.since_s = since_s
+        self.sure_until_s = sure_until_s
+
+
+class OwnerHistory(GroupHistory):
+    """The history of one group. An owner is a client, under whatever member id it is known."""
+
+    def __init__(self, name: str, *, changes_kind: bool) -> None:
+        """`changes_kind`: a group of another kind begins anew in its place whenever nobody is in it; epochs then do too."""
+        super().__init__(name)
+        self.changes_kind = changes_kind
+        self.tenures: dict[int, dict[str, Tenure]] = {}
+        """Partition → owner → since when."""
+        self.beginnings = 0
+        """How often epochs may have begun anew."""
+        self._given: dict[int, list[tuple[float, str]]] = {}
+        self._inhabited_until_s = 0.0
+
+    def void(self) -> None:
+        super().void()
+        self.beginnings += 1
+        self.tenures.clear()
+        self._given.clear()
+
+    # Who is in the group
+
+    def on_alive(self, asked_s: float) -> None:
+        """Somebody asked, and was told that it is a member: the group isn't empty for some time."""
+        if self.changes_kind and asked_s > self._inhabited_until_s:
+            self.beginnings += 1
+            self.generation_id = 0
+        self._inhabited_until_s = max(self._inhabited_until_s, asked_s + SURE_S)
+
+    def on_epoch(self, epoch: int, *, known: int, given_out_before: int, beginnings: int, now_s: float) -> None:
+        """A member is told its epoch; it knew of one already, or has joined (0). Before, `given_out_before` was given to somebody."""
+        if known:
+            if epoch < known:
+                self._fail(f"G2: a member in epoch {known} is told that it is in {epoch}")
+        elif epoch < given_out_before and beginnings == self.beginnings and not (self.changes_kind and now_s > self._inhabited_until_s):
+            self._fail(f"G2: a member joins in epoch {epoch}, and {given_out_before} was given out before")
+        self.generation_id = max(self.generation_id, epoch)
+
+    # Who has what
+
+    def on_owned(self, owner: str, partitions: Iterable[int], *, asked_s: float, now_s: float) -> None:
+        """An owner has these, as it was told when it asked at `asked_s`; whatever else it has, it still has."""
+        sure_until_s = asked_s + SURE_S
+        for partition in partitions:
+            tenures = self.tenures.setdefault(partition, {})
+            mine = tenures.get(owner)
+            if mine is None:
+                mine = tenures[owner] = Tenure(now_s, sure_until_s)
+                self._given.setdefault(partition, []).append((now_s, owner))
+            mine.sure_until_s = max(mine.sure_until_s, sure_until_s)
+            for other, tenure in tenures.items():
+                if other != owner and min(mine.sure_until_s, tenure.sure_until_s) > now_s:
+                    self._fail(f"G1: partition {partition} belongs to {other} since {tenure.since_s:.4f} s, and to {owner}")
+
+    def on_released(self, owner: str, partitions: Iterable[int]) -> None:
+        """An owner has given these back, or is out and knows it."""
+        for partition in partitions:
+            self.tenures.get(partition, {}).pop(owner, None)
+
+    def since_s(self, owner: str, partition: int) -> float | None:
+        """Since when an owner has a partition."""
+        tenure = self.tenures.get(partition, {}).get(owner)
+        return None if tenure is None else tenure.since_s
+
+    def on_owner_committed(self, owner: str, partition: int, *, since_s: float, asked_s: float) -> None:
+        """A commit was acknowledged for a partition that its owner had got at `since_s`, and that it asked for at `asked_s`."""
+        for given_s, other in self._given.get(partition, ()):
+            if other != owner and since_s < given_s < asked_s:
+                self._fail(f"G4: {owner} commits for partition {partition} that it got at {since_s:.4f} s, and {other} at {given_s:.4f} s")
+
+    def on_committed(self, partition: int, offset: Offset, *, generation_id: int, given_out_before: int, voids: int) -> None:
+        """See `GroupHistory`. A member in an epoch of before may commit for what it has had since then."""
+        super().on_committed(partition, offset, generation_id=-1, given_out_before=given_out_before, voids=voids)
+
+    def on_unsure(self, owner: str) -> None:
+        """A request of an owner may still be on its way, which says that it has nothing: whatever it has may be given to others."""
+        for tenures in self.tenures.values():
+            if owner in tenures:
+                tenures[owner].sure_until_s = -1.0

@@ -1,0 +1,153 @@
+"""What must hold of deletes that wait, and of the replicas that a leader must count as live.
+
+* Rule R4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that everybody whom the leader
+  must ask has told a log start that is high enough, and that the leadership, the topic or the broker's right to act is over.
+* Rule R6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by R4.
+* Rule R3, from outside: whom the leader has heard within the lag time since before the delete was sent, and who was registered all the
+  time, must have it when it is acknowledged, member of the ISR or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lowtide.broker.lifecycle.broker import Broker
+from lowtide.broker.partitions.delayed.queue import DelayedQueue
+from lowtide.metadata.image import TopicImage
+from lowtide.protocol.types import BrokerId
+from lowtide.replication.partition import Partition
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.machines import Machine
+
+ANSWER_WITHIN_MS: Final = 50
+"""Rule R4's limit."""
+
+LISTEN_EVERY_S: Final = 0.005
+"""How often it is noted whom leaders have heard."""
+
+
+class ParkedDeletes:
+    """See the module."""
+
+    def __init__(self, machines: Mapping[BrokerId, Machine], chronicle: Chronicle) -> None:
+        self._machines = machines
+        self._chronicle = chronicle
+        self.now_s = 0.0
+        self._listened_s = 0.0
+        self._ended: dict[int, tuple[Any, float, str]] = {}
+        # (leader, topic id, number, leader epoch, follower) -> broker epoch, and since when the leader has heard it all the time.
+        self._heard: dict[tuple[BrokerId, bytes, int, int, BrokerId], tuple[int, float]] = {}
+
+    def check(self) -> None:
+        """Look at all deletes that wait."""
+        waiting: dict[int, tuple[Any, float, str]] = {}
+        listens = self.now_s - self._listened_s >= LISTEN_EVERY_S
+        if listens:
+            self._listened_s = self.now_s
+        for machine in self._machines.values():
+            broker = machine.broker
+            replicas = None if broker is None else broker.replicas
+            if broker is None or replicas is None:
+                continue
+            deletes, log_starts = replicas.deletes, replicas.log_starts
+            waits = deletes._purgatory._buckets or log_starts._purgatory._buckets  # noqa: SLF001 - the checker sees everything
+            if not (waits or listens) or not machine.is_running:  # This is looked at whenever time moves on.
+                continue
+            if listens:
+                self._note_heard(machine.broker_id, broker)
+            if waits:
+                self._check_queue(machine, broker, deletes, waiting)
+                self._check_queue(machine, broker, log_starts, waiting)
+        self._ended = waiting
+
+    def live_since(self, leader: BrokerId, topic: TopicImage, number: int, moment_s: float) -> Iterator[tuple[BrokerId, str]]:
+        """Who the leader must count as live for all the time from `moment_s` until now."""
+        broker = self._machines[leader].broker
+        if broker is None:
+            return
+        self._note_heard(leader, broker)
+        state = topic.partitions[number]
+        for (by, topic_id, partition, epoch, follower), (broker_epoch, since_s) in self._heard.items():
+            if (by, topic_id, partition, epoch) == (leader, topic.topic_id, number, state.leader_epoch) and since_s < moment_s:
+                if follower not in state.replicas:
+                    continue
+                yield follower, f"broker epoch {broker_epoch}, heard since {since_s:.4f} s"
+
+    def _note_heard(self, leader: BrokerId, broker: Broker) -> None:
+        replicas = broker.replicas
+        assert replicas is not None
+        image = replicas.image
+        if image is None:
+            return
+        now_ms = broker._ports.clock.monotonic_ms()  # noqa: SLF001 - the checker sees everything
+        still: set[tuple[BrokerId, bytes, int, int, BrokerId]] = set()
+        for (_, number), partition in replicas.partitions.items():
+            leadership = partition.leadership
+            if leadership is None:
+                continue
+            lag_ms = leadership.lag_time_max_ms
+            for follower, state in leadership.followers.items():
+                epoch = state.broker_epoch
+                if epoch < 0 or epoch != image.broker_epoch(follower) or not state.has_fetched_within(lag_ms, now_ms):
+                    continue
+                if not image.may_be_in_sync(follower, partition.topic_id, number):
+                    continue
+                key = (leader, partition.topic_id, number, partition.leader_epoch, follower)
+                still.add(key)
+                before = self._heard.get(key)
+                if before is None or before[0] != epoch:
+                    self._heard[key] = (epoch, self.now_s)
+        # Also who isn't a replica any more: one that is made a replica again begins anew, with an empty log.
+        for key in [key for key in self._heard if key[0] == leader and key not in still]:
+            del self._heard[key]
+
+    def _check_queue(self, machine: Machine, broker: Broker, queue: DelayedQueue, waiting: dict[int, tuple[Any, float, str]]) -> None:
+        purgatory = queue._purgatory  # noqa: SLF001 - the checker sees everything
+        for bucket in purgatory._buckets.values():  # noqa: SLF001
+            for identity, operation in bucket.items():
+                reason = self._why_over(broker, operation)
+                if reason is None:
+                    continue
+                before = self._ended.get(identity)
+                since_s = self.now_s if before is None or before[0] is not operation else before[1]
+                waiting[identity] = (operation, since_s, reason)
+                if (self.now_s - since_s) * 1000 > ANSWER_WITHIN_MS:
+                    self._chronicle.violate(f"rule R4: a delete waits on {machine.host} for more than 50 ms after its end: {reason}")
+
+    def _why_over(self, broker: Broker, operation: Any) -> str | None:
+        """Why an operation should be answered now; None while it may wait."""
+        reasons = [self._why_row_over(broker, row) for row in operation._rows if not row.done]  # noqa: SLF001 - the checker sees everything
+        return None if not reasons or None in reasons else "; ".join(str(reason) for reason in reasons)
+
+    def _why_row_over(self, broker: Broker, row: Any) -> str | None:
+        replicas = broker.replicas
+        assert replicas is not None
+        partition = replicas.partitions.get(row.key)
+        if partition is None or partition is not row.partition:
+            return f"{row.key} isn't here any more"
+        if partition.leader_epoch != row.leader_epoch or not partition.is_leader:
+            return f"{row.key} is led by {partition.leader_id} in epoch {partition.leader_epoch}, accepted in {row.leader_epoch}"
+        if partition.log.offline:
+            return f"the directory of {row.key} is offline"
+        if partition.log.log_start_offset < row.offset or not self._all_have_it(broker, partition, row.offset):
+            return None
+        return f"all have told that {row.key} starts at {row.offset} or above"
+
+    def _all_have_it(self, broker: Broker, partition: Partition, offset: int) -> bool:
+        """Whether every replica that is registered, or in the ISR that is or is proposed, has told so under its registration."""
+        leadership = partition.leadership
+        image = None if broker.replicas is None else broker.replicas.image
+        if image is None or not image.log_start_reporting:
+            return False
+        if leadership is None:
+            return True
+        for other, state in leadership.followers.items():
+            present = image.broker_epoch(other)
+            if state.unseen_epoch > image.revision:
+                return False
+            if present is None and other not in leadership.maximal_isr:
+                continue
+            if state.log_start_offset < offset or state.broker_epoch != present:
+                return False
+        return True

@@ -1,0 +1,121 @@
+"""The metadata store of a simulated cluster is put back to a backup, with all brokers up, some or none; then an operator brings it forward.
+
+Checked beside what always is: nobody acts on such a store, neither leading nor answering success; no folder of a log goes away; and once
+the metadata are brought forward everything that was acknowledged is there, as at the end of every run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
+from lowtide.metadata import recovery
+from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.recovery_writer import bring_forward, read_rows, until_nobody_is_registered
+from lowtide.metadata.store import Put
+from lowtide.metadata.store_guard import WITNESS_INTERVAL_MS
+from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.shared_store import PREFIX
+from lowtide.storage.directory.directory_survey import survey
+from lowtide.storage.log_directory import parse_folder_name
+
+if TYPE_CHECKING:
+    from lowtide.simulation.cluster_simulation import ClusterSimulation
+
+REFUSED_WITHIN_S: Final = 6.0
+"""A session of a second, some tries to reach the store, and a start."""
+
+QUIET_S: Final = 2.0
+
+
+async def store_restored(cluster: ClusterSimulation) -> None:
+    """See the module."""
+    shared, random = cluster.shared, cluster.random
+    who = random.choice(("all", "some", "none"))
+    away = [] if who == "all" else random.sample(cluster.machines, len(cluster.machines) if who == "none" else 1)
+    snapshot = shared.snapshot()
+    cluster.note(f"a backup of the store is made, at revision {snapshot.revision}")
+    if who == "some":
+        for machine in away:
+            cluster.kill(machine)  # It knows nothing of what comes now.
+    await cluster.sleep(0.0, 1.0)
+    # Every broker has seen something that the backup lacks.
+    await shared.store.transact([], [Put(PREFIX + b"config/group/simulated", b'{"consumer.session.timeout.ms":"45000"}')])
+    await cluster.sleep(0.5, 3.0)
+    copied = who != "some" and random.random() < 0.5  # noqa: PLR2004
+    if copied:
+        await asyncio.sleep(2 * WITNESS_INTERVAL_MS / 1000)  # Nothing shows that such a store went back but what it should hold.
+    cluster.excuse_all()
+    for machine in away:
+        cluster.kill(machine)
+    cluster.invariants.leave_store()
+    shared.stop()
+    await cluster.sleep(0.01, 0.5)
+    folders = {machine.broker_id: _folders(cluster, machine) for machine in cluster.machines}
+    cluster.note(f"the store is put back to revision {snapshot.revision} {'by its files' if copied else 'from a snapshot'}, {who} up")
+    shared.restore(snapshot, copied=copied)
+    shared.start()
+    for machine in random.sample(away, len(away)):
+        cluster.start(machine)
+        await cluster.sleep(0.0, 1.0)
+    await _check_refused(cluster, folders)
+    cluster.effects["store put back"] += 1
+    await _bring_forward(cluster)
+    for machine in cluster.shuffled():
+        cluster.start(machine)
+    cluster.pardon_all(after_s=3.0)
+
+
+async def _check_refused(cluster: ClusterSimulation, folders: dict[int, set[str]]) -> None:
+    await asyncio.sleep(REFUSED_WITHIN_S)
+    before = _acknowledged(cluster)
+    for _ in range(int(QUIET_S / 0.1)):
+        await asyncio.sleep(0.1)
+        for machine in cluster.machines:
+            broker = machine.broker
+            if machine.state is State.UP and broker is not None and not broker._session.is_fenced:  # type: ignore[union-attr]  # noqa: SLF001
+                cluster.chronicle.violate(f"{machine.host} acts on a store that was put back")
+    if _acknowledged(cluster) != before:
+        cluster.chronicle.violate("something was acknowledged on a store that was put back")
+    for machine in cluster.machines:
+        gone = folders[machine.broker_id] - _folders(cluster, machine)
+        if gone:
+            cluster.chronicle.violate(f"{machine.host} has removed {sorted(gone)} for metadata that were put back")
+
+
+async def _bring_forward(cluster: ClusterSimulation) -> None:
+    """What docs/etcd.md has an operator do."""
+    for machine in cluster.machines:
+        cluster.kill(machine)
+    facts = [_facts(cluster, machine) for machine in cluster.machines]
+    store = cluster.shared.store
+    await until_nobody_is_registered(store, PREFIX)
+    rows, revision = await read_rows(store, PREFIX)
+    reason = recovery.is_needed(facts, rows, revision, cluster.shared.raft_surplus)
+    if reason is None:
+        cluster.chronicle.violate("the store was put back, and nothing shows it")
+    plan = recovery.plan_recovery(facts, rows, without=(), history_id=f"history {cluster.shared.restores}", raft_surplus=-1_000_000)
+    await bring_forward(store, PREFIX, plan)
+    cluster.note(f"the metadata are brought forward to what broker {plan.source} knows")
+    disk = cluster.shared.disk
+    cluster.shared.image = MetadataImage.load(disk.keys.values(), disk.revision, prefix=PREFIX)
+    cluster.invariants.follow_store()
+
+
+def _facts(cluster: ClusterSimulation, machine: Machine) -> recovery.BrokerFacts:
+    filesystem = machine.filesystem
+    copies = [filesystem.read_bytes(f"{path}/{COPY_FILE}") for path in cluster.directories if filesystem.exists(f"{path}/{COPY_FILE}")]
+    found = recovery.facts_of([survey(filesystem, path) for path in cluster.directories], copies)
+    return recovery.decode_facts(recovery.encode_facts(found), machine.host)
+
+
+def _folders(cluster: ClusterSimulation, machine: Machine) -> set[str]:
+    """The folders of logs. Those that are being removed have another name already."""
+    names = [name for path in cluster.directories for name in machine.filesystem.listdir(path)]
+    return {name for name in names if parse_folder_name(name) is not None}
+
+
+def _acknowledged(cluster: ClusterSimulation) -> int:
+    """How many records and deletes were answered with success."""
+    return sum(load.counts["produced"] + load.counts["deleted"] for load in cluster.loads)

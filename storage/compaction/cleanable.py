@@ -1,0 +1,136 @@
+"""What of a log may be compacted, whether it is time, and which segments become one: decided from segments, offsets and configuration.
+
+The part below `first_dirty_offset` has been compacted; the dirty part reaches from there to `first_uncleanable_offset`, where a segment
+begins: the active segment, and those with anything that isn't stable yet, isn't on the disk yet, or is younger than
+`min.compaction.lag.ms`, are left alone. It is time when the dirty part is more than `min.cleanable.dirty.ratio` of both, or when a record
+in it waits for longer than `max.compaction.lag.ms` (KIP-354).
+
+That it must be on the disk isn't Kafka's rule: an old record mustn't go for the sake of a new one that a power cut takes away.
+
+Source: Kafka's LogCleanerManager.cleanableOffsets, maxCompactionDelay, LogToClean, Cleaner.groupSegmentsBySize.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from lowtide.protocol.types import Offset
+from lowtide.storage.log.retention_plan import SizedSegment
+
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+"""A segment's indexes have no room for more."""
+
+GROUP_SEGMENTS_MAX: Final = 64
+"""Replaced at once by one: their files are renamed in one turn of the loop."""
+
+NO_LAG_LIMIT: Final = 2**63 - 1
+"""`max.compaction.lag.ms` where nobody has set it."""
+
+SegmentT = TypeVar("SegmentT", bound=SizedSegment)
+SegmentT_contra = TypeVar("SegmentT_contra", bound=SizedSegment, contravariant=True)
+
+
+class RecordTimes(Protocol[SegmentT_contra]):
+    """When a segment's records are from. It may have to read a file, and is asked only where a limit of time is set."""
+
+    def first_timestamp(self, segment: SegmentT_contra) -> int:
+        """The largest one of its first batch; -1 without any."""
+        ...
+
+    def newest_ms(self, segment: SegmentT_contra) -> int:
+        """The largest one, or else when its file was last written."""
+        ...
+
+
+class CompactionConfig(Protocol):
+    """Part of a log's configuration."""
+
+    @property
+    def min_cleanable_dirty_ratio(self) -> float: ...
+    @property
+    def min_compaction_lag_ms(self) -> int: ...
+    @property
+    def max_compaction_lag_ms(self) -> int: ...
+
+
+class LogEnds(NamedTuple):
+    """Where a log stands."""
+
+    log_start_offset: Offset
+    last_stable_offset: Offset
+    """An exclusive end."""
+    recovery_point: Offset
+    """An exclusive end of what is on the disk."""
+    log_end_offset: Offset
+    """An exclusive end."""
+
+
+class Cleanable(NamedTuple):
+    """What of a log may be compacted now."""
+
+    first_dirty_offset: Offset
+    first_uncleanable_offset: Offset
+    """An exclusive end."""
+    clean_bytes: int
+    dirty_bytes: int
+    is_due: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """How much of it is dirty: of several logs the one with the most is compacted first."""
+        return self.dirty_bytes / total if (total := self.clean_bytes + self.dirty_bytes) else 0.0
+
+
+def find_cleanable(
+    segments: Sequence[SegmentT],
+    ends: LogEnds,
+    checkpoint: Offset | None,
+    config: CompactionConfig,
+    times: RecordTimes[SegmentT],
+    now_ms: int,
+) -> Cleanable:
+    """`checkpoint` is how far the log was compacted before; None if it never was. `now_ms` is wall-clock time.
+
+    A checkpoint outside of the log is worth nothing: it was truncated, or begun anew.
+    """
+    start = ends.log_start_offset
+    first_dirty = checkpoint if checkpoint is not None and start <= checkpoint <= ends.log_end_offset else start
+    bases = [segment.base_offset for segment in segments]
+    end = max(bisect_right(bases, min(ends.last_stable_offset, ends.recovery_point, bases[-1])) - 1, 0)
+    first = max(bisect_right(bases, first_dirty) - 1, 0)
+    if config.min_compaction_lag_ms > 0:
+        young_ms = now_ms - config.min_compaction_lag_ms
+        end = next((number for number in range(first, end) if times.newest_ms(segments[number]) > young_ms), end)
+    clean_bytes = sum(segment.size for segment in segments[: min(first, end)])
+    dirty = segments[first:end]
+    dirty_bytes = sum(segment.size for segment in dirty)
+    found = Cleanable(first_dirty, max(bases[end], first_dirty), clean_bytes, dirty_bytes, is_due=False)
+    is_due = dirty_bytes > 0 and found.first_uncleanable_offset > first_dirty
+    if is_due and found.dirty_ratio <= config.min_cleanable_dirty_ratio:
+        is_due = config.max_compaction_lag_ms < NO_LAG_LIMIT and any(
+            0 < times.first_timestamp(segment) < now_ms - config.max_compaction_lag_ms for segment in dirty
+        )
+    return found._replace(is_due=is_due)
+
+
+def group_segments(segments: Sequence[SegmentT], end_offset: Offset, segment_bytes: int) -> list[list[SegmentT]]:
+    """The segments below `end_offset` (exclusive), those together that fit into one by their present size, in their order.
+
+    The last of `segments` is never among them: it is written.
+    """
+    groups: list[list[SegmentT]] = []
+    size = 0
+    for number, segment in enumerate(segments[:-1]):
+        if segment.base_offset >= end_offset:
+            break
+        last_offset = segments[number + 1].base_offset - 1
+        fits = groups and size + segment.size <= segment_bytes and last_offset - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        if fits and len(groups[-1]) < GROUP_SEGMENTS_MAX:
+            groups[-1].append(segment)
+            size += segment.size
+        else:
+            groups.append([segment])
+            size = segment.size
+    return groups

@@ -1,0 +1,56 @@
+"""Which batches belong to aborted transactions, and which markers nothing needs any more, found out while a log is read in its order.
+
+A marker is needed as long as any batch of its transaction is in the log, and be it an empty one. Guards: that of an aborted transaction
+stays, and stays in the transaction index, for as long as a reader could meet one of its batches.
+
+Source: Kafka's CleanedTransactionMetadata.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from lowtide.protocol.records import BatchHeader, ControlRecord, ControlRecordType
+from lowtide.protocol.types import Offset, ProducerId
+from lowtide.storage.log.open_transactions import CompletedTransaction
+
+
+class CleanedTransactions:
+    """See the module. Every batch from some offset on is shown to it, in order."""
+
+    def __init__(self, aborted: Iterable[CompletedTransaction]) -> None:
+        """`aborted` are those with a batch or a marker from that offset on; each once."""
+        self.retained: list[CompletedTransaction] = []
+        """Aborted ones whose marker was met and is needed, since somebody last emptied this list."""
+        self._to_come = deque(sorted(aborted, key=lambda each: each.first_offset))
+        self._aborted: dict[ProducerId, CompletedTransaction] = {}
+        self._has_batches: set[ProducerId] = set()
+        """Producers of which a batch of their present transaction was met."""
+
+    def on_batch(self, header: BatchHeader) -> bool:
+        """A batch with records, or one that had some. Returns whether its transaction was aborted."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        self._has_batches.add(header.producer_id)
+        return header.producer_id in self._aborted
+
+    def on_marker(self, header: BatchHeader, control: ControlRecord | None) -> bool:
+        """A control batch, and what it says: None for an empty one, or one that ends no transaction. Returns whether nothing needs it."""
+        self._begin_up_to(header.last_offset)
+        if control is None:
+            return not header.record_count
+        has_batches = header.producer_id in self._has_batches
+        self._has_batches.discard(header.producer_id)
+        if control.type is ControlRecordType.ABORT:
+            aborted = self._aborted.pop(header.producer_id, None)
+            if aborted is not None and has_batches:
+                self.retained.append(aborted)
+        return not has_batches
+
+    def _begin_up_to(self, offset: Offset) -> None:
+        """The transactions that begin at or below `offset` have begun."""
+        while self._to_come and self._to_come[0].first_offset <= offset:
+            begun = self._to_come.popleft()
+            self._aborted.setdefault(begun.producer_id, begun)

@@ -1,0 +1,324 @@
+"""Carries out the compaction of one log as far as reading and writing go: for a worker, which has nothing but files and a `CleaningOrder`.
+
+Two walks. The first reads the dirty part into the map of keys. The second reads all segments up to where the map reaches, and writes what
+is left of each group of them into files with the suffix `.cleaned`, which are on the disk before the group is told as done. The worker
+renames nothing and removes nothing but its own: whether a result is taken is decided by the log's owner (`segment_swap.py`), who knows
+what has happened to the log meanwhile.
+
+Guards: files that are read are never written; every batch's checksum is right, or nothing further is written; no `.cleaned` file of an
+earlier attempt lies about when a group is told as done, for a start would take it for an unfinished swap of that group; what isn't told as
+done is removed, unless the worker is killed.
+
+Source: Kafka's Cleaner.doClean, buildOffsetMap, cleanSegments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.records import (
+    CURRENT_MAGIC,
+    LOG_OVERHEAD,
+    RECORD_BATCH_OVERHEAD,
+    SMALLEST_BATCH_LENGTH,
+    BatchHeader,
+    check_crc,
+    read_batch_header,
+    read_control_record,
+)
+from lowtide.protocol.types import Offset, ProducerId
+from lowtide.runtime.filesystem import File, FileSystem
+from lowtide.runtime.heavy_work import Step
+from lowtide.storage.compaction.cleanable import GROUP_SEGMENTS_MAX, RELATIVE_OFFSET_MAX, group_segments
+from lowtide.storage.compaction.cleaned_transactions import CleanedTransactions
+from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch, place_of
+from lowtide.storage.compaction.offset_map import OffsetMap
+from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CleanedSegment, CleanedSize
+from lowtide.storage.log.open_transactions import CompletedTransaction
+from lowtide.storage.log.segment import CONTROL_BYTES_MAX, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
+from lowtide.storage.log.transaction_index import decode_aborted
+
+_CHUNK_BYTES: Final = 1 << 20
+"""Read at once; a batch that is larger is read whole."""
+
+
+class SegmentPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A closed segment of the log."""
+
+    base_offset: Offset
+    size: int
+
+
+class CleaningOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has to know to compact a log."""
+
+    directory: str
+    segments: list[SegmentPlace]
+    """All up to the first uncleanable offset, oldest first."""
+    first_dirty_offset: Offset
+    first_uncleanable_offset: Offset
+    """An exclusive end, where a segment begins."""
+    segment_bytes: int
+    index_interval_bytes: int
+    map_bytes: int
+    """The memory for the map of keys."""
+    decompressed_bytes_max: int
+    now_ms: int
+    """Wall-clock time."""
+    delete_retention_ms: int
+    last_records: dict[ProducerId, LastRecord]
+    indexed: list[Offset]
+    """The base offsets of the segments, from the first one to the log's end, whose transaction index is in a file."""
+    aborted: list[CompletedTransaction]
+    """The aborted transactions of the others: of the segment that is written, for one."""
+
+
+class GroupCleaned(msgspec.Struct, frozen=True, tag=True):
+    """What is left of some segments lies beside them in files with the suffix `.cleaned`."""
+
+    bases: list[Offset]
+    """The base offsets of the segments; the first is that of the new one."""
+    size: int
+    """Of the new one."""
+    has_aborted: bool
+    """Whether it has a transaction index."""
+
+
+class CleaningDone(msgspec.Struct, frozen=True, tag=True):
+    """All groups were told."""
+
+    end_offset: Offset
+    """The log is compacted up to here (exclusive)."""
+    keys: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+
+
+class CleaningFailed(msgspec.Struct, frozen=True, tag=True):
+    """What was told before stays good."""
+
+    reason: str
+    is_damaged: bool
+    """The log's bytes are at fault, and will be the next time."""
+    error_number: int = 0
+
+
+Outcome = GroupCleaned | CleaningDone | CleaningFailed
+
+decode_outcome: Final = msgspec.msgpack.Decoder(Outcome).decode
+encode_order: Final = msgspec.msgpack.Encoder().encode
+_encode_outcome: Final = msgspec.msgpack.Encoder().encode
+_decode_order: Final = msgspec.msgpack.Decoder(CleaningOrder).decode
+
+
+def clean_log(filesystem: FileSystem, order: bytes) -> Iterator[Step]:
+    """Carries out an encoded `CleaningOrder`, a step at a time; the messages of the steps are encoded `Outcome`s. Closed, it tidies up."""
+    cleaning = _Cleaning(filesystem, _decode_order(order))
+    try:
+        yield from cleaning.steps()
+    except DamagedSegmentError as error:
+        yield Step(0, _encode_outcome(CleaningFailed(str(error), is_damaged=True)))
+    except (StorageError, OSError) as error:
+        failed = error if isinstance(error, StorageError) else storage_error(cleaning.order.directory, error)
+        yield Step(0, _encode_outcome(CleaningFailed(str(failed), is_damaged=False, error_number=failed.error_number)))
+
+
+class _Cleaning:
+    """One compaction of one log."""
+
+    def __init__(self, filesystem: FileSystem, order: CleaningOrder) -> None:
+        self.order = order
+        self._filesystem = filesystem
+        self._offsets = OffsetMap(order.map_bytes)
+        self._rules = CompactionRules(order.now_ms, order.delete_retention_ms, order.last_records, order.decompressed_bytes_max)
+        self._before = CleanedSize()
+        self._after = CleanedSize()
+        self._gone: BatchHeader | None = None
+        """The batch that was read last, if nothing is left of it."""
+
+    def steps(self) -> Iterator[Step]:
+        """Both walks."""
+        self._remove_leftovers()
+        aborted = self._aborted_transactions()
+        yield from self._read_dirty_part(aborted)
+        order, end_offset = self.order, self._offsets.latest_offset + 1
+        transactions = CleanedTransactions(aborted)
+        places = [*order.segments, SegmentPlace(order.first_uncleanable_offset, 0)]
+        groups = deque(group_segments(places, end_offset, order.segment_bytes))
+        while groups:
+            yield from self._clean_next(groups, transactions)
+        before, after = self._before, self._after
+        done = CleaningDone(end_offset, len(self._offsets), before.size_bytes, after.size_bytes, before.records, after.records)
+        yield Step(0, _encode_outcome(done))
+
+    def _remove_leftovers(self) -> None:
+        """What an earlier attempt has left when it was killed."""
+        for name in self._filesystem.listdir(self.order.directory):
+            if name.endswith(CLEANED_SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    self._filesystem.unlink(f"{self.order.directory}/{name}")
+
+    def _aborted_transactions(self) -> list[CompletedTransaction]:
+        found = {(each.producer_id, each.first_offset): each for each in self.order.aborted}
+        for base_offset in self.order.indexed:
+            path = self._path(base_offset, TRANSACTION_INDEX_SUFFIX)
+            entries = decode_aborted(self._filesystem.read_bytes(path), base_offset)
+            if entries is None:
+                raise DamagedSegmentError(path, "it is no index of aborted transactions")
+            found.update(((each.producer_id, each.first_offset), each) for each in entries)
+        return list(found.values())
+
+    def _read_dirty_part(self, aborted: list[CompletedTransaction]) -> Iterator[Step]:
+        """Fills the map. What it reaches is in its `latest_offset`."""
+        order, offsets = self.order, self._offsets
+        ends = [segment.base_offset for segment in order.segments[1:]] + [order.first_uncleanable_offset]
+        first = next((number for number, end in enumerate(ends) if end > order.first_dirty_offset), len(ends))
+        dirty = order.segments[first:]
+        start = dirty[0].base_offset if dirty else order.first_uncleanable_offset
+        transactions = CleanedTransactions(each for each in aborted if each.last_offset >= start)
+        for segment in dirty:
+            for chunk in self._chunks(segment):
+                for header, batch in chunk:
+                    is_aborted = self._discards(transactions, header, batch, segment)
+                    with _naming(self._path(segment.base_offset, LOG_SUFFIX), header):
+                        has_room = note_batch(
+                            offsets,
+                            header,
+                            batch,
+                            order.first_dirty_offset,
+                            aborted=is_aborted,
+                            decompressed_bytes_max=order.decompressed_bytes_max,
+                        )
+                    if not has_room:
+                        return
+                yield Step(sum(header.size_bytes for header, _ in chunk))
+        # Behind the last batch there may be none: its offsets are looked at all the same.
+        offsets.latest_offset = max(offsets.latest_offset, order.first_uncleanable_offset - 1)
+
+    def _clean_next(self, groups: deque[list[SegmentPlace]], transactions: CleanedTransactions) -> Iterator[Step]:
+        """What is left of the first group becomes a segment. Where nothing is, others join it: an empty one is as young as its file."""
+        taken = groups.popleft()
+        cleaned = CleanedSegment(self._filesystem, self.order.directory, taken[0].base_offset, self.order.index_interval_bytes)
+        is_done = False
+        try:
+            yield from self._write(cleaned, taken, transactions)
+            while groups and not cleaned.size and self._may_join(taken, groups):
+                more = groups.popleft()
+                taken += more
+                yield from self._write(cleaned, more, transactions)
+            self._keep_end(cleaned)
+            retained, transactions.retained = transactions.retained, []
+            cleaned.finish(retained)
+            is_done = True
+        finally:
+            if not is_done:
+                cleaned.abandon()
+        self._after.add(cleaned.total)
+        yield Step(0, _encode_outcome(GroupCleaned([segment.base_offset for segment in taken], cleaned.size, bool(retained))))
+
+    def _keep_end(self, cleaned: CleanedSegment) -> None:
+        """The last batch of what is made stays, if only as an empty one: it joins the next segment, and a gap tells of a loss."""
+        if self._gone is not None:
+            place = place_of(self._gone)
+            cleaned.append(read_batch_header(place), place)
+            self._gone = None
+
+    def _may_join(self, taken: list[SegmentPlace], groups: deque[list[SegmentPlace]]) -> bool:
+        """Whether the first of these groups may become part of what is made of `taken`, of which nothing is left."""
+        end_offset = groups[1][0].base_offset if len(groups) > 1 else self.order.first_uncleanable_offset
+        return len(taken) + len(groups[0]) <= GROUP_SEGMENTS_MAX and end_offset - taken[0].base_offset <= RELATIVE_OFFSET_MAX
+
+    def _write(self, cleaned: CleanedSegment, group: list[SegmentPlace], transactions: CleanedTransactions) -> Iterator[Step]:
+        for segment in group:
+            for chunk in self._chunks(segment):
+                written = cleaned.size
+                for header, batch in chunk:
+                    self._compact(cleaned, transactions, segment, header, batch)
+                yield Step(sum(header.size_bytes for header, _ in chunk) + cleaned.size - written)
+
+    def _compact(
+        self,
+        cleaned: CleanedSegment,
+        transactions: CleanedTransactions,
+        segment: SegmentPlace,
+        header: BatchHeader,
+        batch: bytes,
+    ) -> None:
+        self._before.note(header.size_bytes, header.record_count)
+        discarded = self._discards(transactions, header, batch, segment)
+        is_last = header.next_offset == self.order.first_uncleanable_offset
+        with _naming(self._path(segment.base_offset, LOG_SUFFIX), header):
+            left = compact_batch(self._offsets, header, batch, self._rules, discarded=discarded, is_last=is_last)
+        self._gone = header if left is None else None
+        if left is not None:
+            cleaned.append(header if left is batch else read_batch_header(left), left)
+
+    def _discards(self, transactions: CleanedTransactions, header: BatchHeader, batch: bytes, segment: SegmentPlace) -> bool:
+        """Whether a batch's transaction was aborted; of a marker, whether nothing needs it."""
+        if not header.is_control:
+            return transactions.on_batch(header)
+        with _naming(self._path(segment.base_offset, LOG_SUFFIX), header):
+            return transactions.on_marker(header, read_control_record(batch, max_bytes=CONTROL_BYTES_MAX))
+
+    def _path(self, base_offset: Offset, suffix: str) -> str:
+        return f"{self.order.directory}/{offset_name(base_offset)}{suffix}"
+
+    def _chunks(self, segment: SegmentPlace) -> Iterator[list[tuple[BatchHeader, bytes]]]:
+        """All batches of a segment, checked, about a chunk of them at a time."""
+        file = self._filesystem.open(self._path(segment.base_offset, LOG_SUFFIX))
+        try:
+            position = 0
+            while position < segment.size:
+                batches = _split(file, segment, position)
+                position += sum(header.size_bytes for header, _ in batches)
+                yield batches
+        finally:
+            file.close()
+
+
+def _split(file: File, segment: SegmentPlace, position: int) -> list[tuple[BatchHeader, bytes]]:
+    """The whole batches of a chunk from byte `position`, where one begins, on: at least one. Errors: DamagedSegmentError, OSError."""
+    chunk = file.pread(min(_CHUNK_BYTES, segment.size - position), position)
+    size = int.from_bytes(chunk[8:LOG_OVERHEAD], "big") + LOG_OVERHEAD
+    if len(chunk) < size <= segment.size - position:
+        chunk = file.pread(size, position)
+    batches = []
+    at = 0
+    while len(chunk) - at >= RECORD_BATCH_OVERHEAD:
+        header = read_batch_header(chunk, at)
+        if header.magic != CURRENT_MAGIC or header.batch_length < SMALLEST_BATCH_LENGTH:
+            break
+        if header.size_bytes > len(chunk) - at:
+            break
+        batch = chunk[at : at + header.size_bytes]
+        if not check_crc(batch, 0, header) or header.base_offset < segment.base_offset or header.last_offset_delta < 0:
+            break
+        batches.append((header, batch))
+        at += header.size_bytes
+    if not batches:
+        raise DamagedSegmentError(file.path, f"no sound record batch begins at byte {position + at}")
+    return batches
+
+
+class _naming(contextlib.AbstractContextManager[None]):  # noqa: N801 - used like a function
+    """Bytes that can't be understood are told with the place where they are."""
+
+    def __init__(self, path: str, header: BatchHeader) -> None:
+        self._path = path
+        self._header = header
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, ProtocolError):
+            raise DamagedSegmentError(self._path, f"the batch at offset {self._header.base_offset}: {error}") from error
+
+
+__all__ = ["CleaningDone", "CleaningFailed", "CleaningOrder", "GroupCleaned", "clean_log", "decode_outcome", "encode_order"]

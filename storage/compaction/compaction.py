@@ -1,0 +1,229 @@
+"""Compaction of a log, decided batch by batch: the last record of each key stays, what is older goes. No files, no clock.
+
+First the dirty part of the log is read into an `OffsetMap`, which knows the last offset of each key; then all batches up to where the map
+reaches are written anew by `compact_batch`. Guards:
+
+- offsets never shift: a batch keeps its first and last offset, and a record its own, whatever is left of it;
+- a record goes only if a later one of its key is in the map, it is a tombstone whose time is over, or its transaction was aborted;
+- records of aborted transactions aren't put into the map: they mustn't replace committed ones;
+- a producer's last batch stays as an empty one, so that its sequence numbers are still known after a start; without one, its last marker;
+- the last batch of each segment that is made stays, as an empty one at least: it says how far the offsets go;
+- epoch, producer, sequence, timestamp type, codec and flags of a batch are kept, and what isn't changed is copied byte for byte.
+
+A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That moment is kept in the
+batch: bit 6 of the attributes says that the base timestamp is when its tombstones may go (KIP-534). The marker of a transaction of which no
+batch is left (`CleanedTransactions`) goes the same way. Records without a key go.
+
+Source: Kafka's Cleaner and MemoryRecords.filterTo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from lowtide.protocol.compression import Compression, compress, decompress
+from lowtide.protocol.records import (
+    COMPRESSION_BITS,
+    DELETE_HORIZON_BIT,
+    RECORD_BATCH_OVERHEAD,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    append_varint,
+    assemble_batch,
+)
+from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId
+from lowtide.storage.compaction.offset_map import OffsetMap, Retained
+from lowtide.storage.compaction.record_keys import RecordKeys, after_timestamp, attributes_of, find_keys, timestamp_delta
+
+Buffer = bytes | bytearray | memoryview
+
+
+class LastRecord(NamedTuple):
+    """The last that a producer that isn't forgotten has written."""
+
+    last_offset: Offset
+    """Of its newest batch with records; -1 if it is known for its markers only."""
+    producer_epoch: ProducerEpoch
+
+
+class CompactionRules(NamedTuple):
+    """What one compaction of a log goes by."""
+
+    now_ms: int
+    """Wall-clock time."""
+    delete_retention_ms: int
+    """`delete.retention.ms`"""
+    last_records: Mapping[ProducerId, LastRecord]
+    decompressed_bytes_max: int
+
+
+def _records(header: BatchHeader, batch: Buffer, limit: int) -> Buffer:
+    payload = memoryview(batch)[RECORD_BATCH_OVERHEAD : header.size_bytes]
+    if header.compression is Compression.NONE or not header.record_count:
+        return payload
+    return decompress(header.compression, payload, max_bytes=limit)
+
+
+def note_batch(
+    offsets: OffsetMap, header: BatchHeader, batch: Buffer, first_dirty_offset: Offset, *, aborted: bool, decompressed_bytes_max: int
+) -> bool:
+    """Read a batch of the dirty part into the map; `aborted` says that its transaction was. Returns False when the map is full.
+
+    The part then ends with the last record that was taken in. Errors: ProtocolError.
+    """
+    if not header.is_control and not aborted and header.record_count:
+        records = _records(header, batch, decompressed_bytes_max)
+        if not offsets.note_records(records, header.record_count, header.base_offset, first_dirty_offset):
+            return False
+    if header.last_offset >= first_dirty_offset:
+        offsets.latest_offset = header.last_offset
+    return True
+
+
+def compact_batch(
+    offsets: OffsetMap, header: BatchHeader, batch: Buffer, rules: CompactionRules, *, discarded: bool, is_last: bool = False
+) -> Buffer | None:
+    """What is left of a batch: itself, the same with fewer records, an empty one, or nothing. Errors: ProtocolError.
+
+    `discarded` says that its transaction was aborted, or that it is a marker that nothing needs; `is_last` that it stays in any case, as
+    the last one of what is compacted.
+    """
+    stays = is_last or _is_last_of_producer(header, rules)
+    if header.is_control:
+        return _compact_marker(header, batch, rules, unneeded=discarded, stays=stays)
+    if discarded or not header.record_count:
+        return _empty(header) if stays else None
+    horizon_ms = _horizon_ms(header)
+    drops_tombstones = horizon_ms is not None and rules.now_ms >= horizon_ms
+    new_horizon_ms = rules.now_ms + rules.delete_retention_ms if horizon_ms is None else None
+    records = _records(header, batch, rules.decompressed_bytes_max)
+    retained = offsets.retain(
+        records,
+        header.record_count,
+        header.base_offset,
+        drops_tombstones=drops_tombstones,
+        timestamp_shift=None if new_horizon_ms is None else header.base_timestamp - new_horizon_ms,
+    ) or _retained(offsets, header, bytes(records), drops_tombstones=drops_tombstones, new_horizon_ms=new_horizon_ms)
+    if not retained.record_count:
+        return _empty(header) if stays else None
+    if retained.records is None:
+        return batch
+    return _changed(header, retained, new_horizon_ms if retained.has_tombstones else None)
+
+
+def _retained(offsets: OffsetMap, header: BatchHeader, records: bytes, *, drops_tombstones: bool, new_horizon_ms: int | None) -> Retained:
+    """The plain form of `OffsetMap.retain`."""
+    found = find_keys(records, 0, len(records), header.record_count)
+    kept = _kept(offsets, header, found, drops_tombstones=drops_tombstones)
+    if not kept:
+        return Retained(0, has_tombstones=False, max_timestamp_delta=0, records=b"")
+    has_tombstones = bool(found.tombstones) and not set(found.tombstones).isdisjoint(kept)
+    starts = [0, *found.ends]
+    newest = max(timestamp_delta(records, starts[number]) for number in kept)
+    if has_tombstones and new_horizon_ms is not None:
+        return Retained(len(kept), has_tombstones, newest, _shifted(records, found, kept, header.base_timestamp - new_horizon_ms))
+    whole = len(kept) == header.record_count
+    return Retained(len(kept), has_tombstones, newest, None if whole else _copied(records, found, kept))
+
+
+def _is_last_of_producer(header: BatchHeader, rules: CompactionRules) -> bool:
+    last = rules.last_records.get(header.producer_id) if header.producer_id >= 0 else None
+    if last is None:
+        return False
+    if last.last_offset >= 0:
+        return header.last_offset == last.last_offset
+    return header.is_control and header.producer_epoch == last.producer_epoch
+
+
+def _horizon_ms(header: BatchHeader) -> int | None:
+    return header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
+
+
+def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_tombstones: bool) -> list[int] | range:
+    """The numbers of the records that stay."""
+    gone = set(offsets.superseded(found, header.base_offset))
+    others = [*found.keyless, *(found.tombstones if drops_tombstones else ())]
+    gone.update(number for number in others if header.base_offset + found.deltas[number] <= offsets.latest_offset)
+    numbers = range(len(found.keys))
+    return [number for number in numbers if number not in gone] if gone else numbers
+
+
+def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, *, unneeded: bool, stays: bool) -> Buffer | None:
+    horizon_ms = _horizon_ms(header)
+    if not header.record_count or (unneeded and horizon_ms is not None and horizon_ms <= rules.now_ms):
+        return _empty(header) if stays else None
+    if not unneeded or horizon_ms is not None:
+        return batch
+    records = bytes(_records(header, batch, rules.decompressed_bytes_max))
+    found = find_keys(records, 0, len(records), header.record_count)
+    new_horizon_ms = rules.now_ms + rules.delete_retention_ms
+    every = range(header.record_count)
+    newest = max(timestamp_delta(records, start) for start in [0, *found.ends[:-1]])
+    shifted = _shifted(records, found, every, header.base_timestamp - new_horizon_ms)
+    return _changed(header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms)
+
+
+def place_of(header: BatchHeader) -> bytes:
+    """A batch that says nothing but which offsets it had: of no producer, for its transaction may have nothing left, its marker neither."""
+    return assemble_batch(
+        msgspec.structs.replace(
+            header,
+            attributes=header.attributes & TIMESTAMP_TYPE_BIT,
+            base_timestamp=NO_TIMESTAMP,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE,
+            record_count=0,
+        ),
+        b"",
+    )
+
+
+def _empty(header: BatchHeader) -> bytes:
+    """A batch without records that says what it said of its producer, as Kafka writes it: no codec, no horizon, no base timestamp."""
+    kept = header.attributes & ~(COMPRESSION_BITS | DELETE_HORIZON_BIT)
+    return assemble_batch(msgspec.structs.replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
+
+
+def _copied(records: bytes, found: RecordKeys, kept: list[int] | range) -> bytes:
+    """The records that are kept, run by run."""
+    starts = [0, *found.ends]
+    out = bytearray()
+    run = end = starts[kept[0]]
+    for number in kept:
+        if starts[number] != end:
+            out += records[run:end]
+            run = starts[number]
+        end = found.ends[number]
+    out += records[run:end]
+    return bytes(out)
+
+
+def _shifted(records: bytes, found: RecordKeys, kept: list[int] | range, shift: int) -> bytes:
+    """The records that are kept, with `shift` added to their timestamp deltas."""
+    starts = [0, *found.ends]
+    out = bytearray()
+    for number in kept:
+        fields = bytearray([attributes_of(records, starts[number])])
+        append_varint(fields, timestamp_delta(records, starts[number]) + shift)
+        fields += records[after_timestamp(records, starts[number]) : found.ends[number]]
+        append_varint(out, len(fields))
+        out += fields
+    return bytes(out)
+
+
+def _changed(header: BatchHeader, retained: Retained, new_horizon_ms: int | None) -> bytes:
+    """The batch with what is left of its records. A new horizon becomes the base timestamp, to which the records' own then relate."""
+    assert retained.records is not None
+    newest = header.base_timestamp + retained.max_timestamp_delta
+    changed = msgspec.structs.replace(
+        header,
+        attributes=header.attributes if new_horizon_ms is None else header.attributes | DELETE_HORIZON_BIT,
+        base_timestamp=header.base_timestamp if new_horizon_ms is None else new_horizon_ms,
+        max_timestamp=header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else newest,
+        record_count=retained.record_count,
+    )
+    return assemble_batch(changed, compress(header.compression, retained.records))

@@ -1,0 +1,127 @@
+"""The compactions of the logs of one directory, and the file that says how far each log is compacted.
+
+`cleaner-offset-checkpoint` is Kafka's, in its format. It is written after a compaction is done, and where a truncation has lowered what it
+says; until there has been a compaction there is none. An entry that is out of date costs a compaction done again, or old records that stay
+until the next one of their key: never a record.
+
+Source: Kafka's LogCleanerManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+
+from lowtide.protocol.types import Offset, TopicPartition
+from lowtide.runtime.heavy_work import HeavyWorker
+from lowtide.storage.compaction.cleanable import Cleanable
+from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlace, LogCleaning, OnCleaned
+from lowtide.storage.directory.file_removal import FileRemoval
+from lowtide.storage.directory.log_settings import DirectoryPorts
+from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint, OnWritten, read_checkpoint
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.log import Log, RemovedSegment
+
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+
+
+class DirectoryCleanings:
+    """See the module. Used from the event loop only."""
+
+    def __init__(
+        self,
+        path: str,
+        ports: DirectoryPorts,
+        logs: Mapping[TopicPartition, Log],
+        removal: FileRemoval,
+        on_failure: Callable[[OSError | StorageError], None],
+        is_served: Callable[[], bool],
+    ) -> None:
+        """`logs` are those of the directory, as they come and go; `on_failure` takes it offline."""
+        self._path = f"{path}/{CLEANER_CHECKPOINT}"
+        self._ports = ports
+        self._logs = logs
+        self._removal = removal
+        self._on_failure = on_failure
+        self._is_served = is_served
+        self._read: dict[TopicPartition, Offset] = {}
+        """What the file said of partitions that aren't loaded."""
+        self._has_file = False
+        self._stalled: list[Callable[[], None]] = []
+        self._checkpoint = OffsetCheckpoint(ports.filesystem, ports.committer, self._path, self._offsets, self._values, on_failure)
+
+    def _offsets(self) -> dict[TopicPartition, Offset]:
+        return self._read | {key: log.swaps.cleaned_to for key, log in self._logs.items() if log.swaps.cleaned_to is not None}
+
+    def _values(self) -> list[Offset]:
+        return list(self._offsets().values())
+
+    def read(self, here: Container[TopicPartition]) -> None:
+        """Reads the file. Start code: it may sync. Errors: OSError."""
+        self._has_file = self._ports.filesystem.exists(self._path)
+        self._read = read_checkpoint(self._ports.filesystem, self._path, here)
+
+    def cleaned_to(self, key: TopicPartition) -> Offset:
+        """Up to where the file says that a log that isn't loaded is compacted (exclusive); 0 where it says nothing."""
+        return self._read.get(key, Offset(0))
+
+    def on_loaded(self, log: Log) -> None:
+        """A log has been loaded, or made."""
+        log.swaps.cleaned_to = self._read.pop(log.topic_partition, None)
+
+    def forget(self, key: TopicPartition) -> None:
+        """A partition is out of sight."""
+        self._read.pop(key, None)
+
+    def begin(
+        self, log: Log, cleanable: Cleanable, limits: CleaningLimits, worker: HeavyWorker, now_ms: int, on_cleaned: OnCleaned
+    ) -> LogCleaning:
+        """Has a log compacted; `on_cleaned` is told. `now_ms` is wall-clock time. Errors: StorageError; then it isn't begun."""
+        place = CleaningPlace(
+            clock=self._ports.clock,
+            committer=self._ports.committer,
+            worker=worker,
+            is_here=self._is_here,
+            remove_later=self._remove_later,
+            retry_later=self._retry_later,
+            on_failure=self._on_failure,
+        )
+        cleaning = LogCleaning(log, place, on_cleaned)
+        cleaning.begin(cleanable, limits, now_ms)
+        return cleaning
+
+    def _retry_later(self, step: Callable[[], None]) -> None:
+        self._stalled.append(step)
+
+    def retry(self) -> None:
+        """Takes the steps again for which there was no room. On the order of once a second."""
+        stalled, self._stalled = self._stalled, []
+        for step in stalled:
+            step()
+
+    def _is_here(self, log: Log) -> bool:
+        return self._is_served() and self._logs.get(log.topic_partition) is log and not log.offline
+
+    def _remove_later(self, log: Log, removed: list[RemovedSegment]) -> None:
+        self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
+
+    def write(self) -> Iterator[None]:
+        """Has the file say what is true now, a step at a time."""
+        if self._is_served() and (self._has_file or self._offsets()):
+            self._has_file = True
+            yield from self._checkpoint.write()
+
+    def write_and_tell(self, on_written: OnWritten) -> None:
+        """Has the file name no partition that is gone; then `on_written`."""
+        if self._has_file:
+            self._checkpoint.write_and_tell(on_written)
+        else:
+            on_written(None)
+
+    def stop(self) -> None:
+        """Begins nothing more."""
+        self._checkpoint.stop()
+
+    def write_now(self) -> None:
+        """For stop code, when the committer is idle: it syncs. Errors: OSError."""
+        if self._has_file or self._offsets():
+            self._checkpoint.write_now()

@@ -1,0 +1,144 @@
+"""Deleting partitions of one log directory: folders renamed, checkpoints and journal without them, and only then their names are free.
+
+Guards: a name is used again only when nothing durable speaks of the old log under it. What a stop interrupts is told as failed, and is
+finished at the next start, which finds the renamed folders.
+
+Source: Kafka's LogManager.asyncDelete.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from lowtide.protocol.types import TopicId, TopicPartition
+from lowtide.storage.directory.file_removal import FileRemoval, Leaving
+from lowtide.storage.directory.log_settings import DirectoryPorts
+from lowtide.storage.directory.offset_checkpoint import OnWritten
+from lowtide.storage.errors import is_passing
+from lowtide.storage.log_directory import deleted_folder_name, deleted_partition, stray_folder_name
+from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
+
+
+class NamedCheckpoint(Protocol):
+    """A file that names partitions."""
+
+    def write_and_tell(self, on_written: OnWritten) -> None:
+        """Has it name none that is gone; then `on_written`."""
+
+
+class DeletionHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """What deletions ask of, and tell, their directory."""
+
+    journal: Callable[[], LogStartJournal]
+    checkpoints: tuple[NamedCheckpoint, ...]
+    """Those that go by name."""
+    on_forgotten: Callable[[], None]
+    """The exports of log starts have entries that nobody needs."""
+    on_failure: Callable[[OSError], None]
+
+
+class DirectoryDeletions:
+    """See the module. Used from the event loop only."""
+
+    def __init__(self, path: str, ports: DirectoryPorts, removal: FileRemoval, hooks: DeletionHooks) -> None:
+        self.leaving: set[TopicPartition] = set()
+        """Partitions whose names can't be used yet."""
+        self._path = path
+        self._ports = ports
+        self._removal = removal
+        self._hooks = hooks
+        self._stopped = False
+
+    def begin(self, keys: list[TopicPartition], forgotten: list[tuple[TopicId, int]], *, delay_ms: int | None, on_done: OnDurable) -> None:
+        """Lets the folders of partitions go that are out of sight already. `forgotten` are the log starts that go with them.
+
+        Without a delay they are set aside: under another name they stay for good. `on_done` then gets an error, and the names stay in
+        use, where there was no room for another name.
+        """
+        name = stray_folder_name if delay_ms is None else deleted_folder_name
+        renames = [(f"{self._path}/{key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys]
+        self.leaving.update(keys)
+        leaving = Leaving(keys=keys, forgotten=forgotten, renames=renames, delay_ms=delay_ms, on_done=on_done)
+        self._removal.rename_folders(renames, partial(self._on_renamed, leaving), are_kept=delay_ms is None)
+
+    def rename_now(self, keys: Mapping[TopicPartition, bool]) -> list[str]:
+        """Renames folders of other topics that were found among the partitions. Start code: it syncs.
+
+        True stands for a topic that was deleted; other folders are set aside. Returns the names of those that are to be removed.
+        Errors: OSError.
+        """
+        names = []
+        for key, is_deleted in keys.items():
+            name = (deleted_folder_name if is_deleted else stray_folder_name)(key, self._ports.random)
+            try:
+                self._ports.filesystem.rename(f"{self._path}/{key}", f"{self._path}/{name}")
+            except OSError as error:
+                if not (is_deleted and is_passing(error)):
+                    raise
+                self._ports.filesystem.remove_tree(f"{self._path}/{key}")  # There is no room for another name.
+                continue
+            names += [name] if is_deleted else []
+        if keys:
+            self._ports.filesystem.sync_directory(self._path)
+        return names
+
+    def finish_interrupted(self, folders: Iterable[str], partitions: Mapping[TopicPartition, TopicId]) -> None:
+        """Removes what is left of partitions whose deletion a stop has interrupted, and their log starts."""
+        names = list(folders)
+        alive = {(topic_id, topic_partition.partition) for topic_partition, topic_id in partitions.items()}
+        gone = [deleted_partition(self._ports.filesystem, self._path, name) for name in names]
+        journal = self._hooks.journal()
+        forgotten = [key for key in gone if key is not None and key not in alive and journal.value(*key) is not None]
+        if forgotten:
+            self._hooks.on_forgotten()
+            journal.forget(forgotten, lambda _error: None)
+        self._removal.remove_folders([f"{self._path}/{name}" for name in names], 0)
+
+    def stop(self) -> None:
+        """Begins no further step; what is under way is answered as failed."""
+        self._stopped = True
+
+    def _on_renamed(self, leaving: Leaving, error: OSError | None) -> None:
+        """The names are free in memory; now durably, and in the checkpoints, for they go by name."""
+        if error is not None and not is_passing(error):
+            self._hooks.on_failure(error)
+        if error is not None or self._stopped:
+            self._left(leaving, error or self._stopping())
+            return
+        waiting_for = len(self._hooks.checkpoints)
+
+        def written(failed: OSError | None) -> None:
+            nonlocal waiting_for
+            waiting_for -= 1
+            leaving.error = leaving.error or failed
+            if waiting_for == 0:
+                if self._stopped:
+                    leaving.error = leaving.error or self._stopping()
+                if leaving.error is not None:
+                    self._left(leaving, leaving.error)
+                else:
+                    self._hooks.on_forgotten()
+                    self._hooks.journal().forget(leaving.forgotten, partial(self._left, leaving))
+
+        for checkpoint in self._hooks.checkpoints:
+            checkpoint.write_and_tell(written)
+
+    def _left(self, leaving: Leaving, error: OSError | None) -> None:
+        self.leaving.difference_update(leaving.keys)
+        if leaving.delay_ms is not None:
+            due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms
+            self._removal.remove_folders([target for _source, target in leaving.renames], due_ms)
+        leaving.on_done(error)
+
+    def _stopping(self) -> OSError:
+        return OSError(errno.ESHUTDOWN, "the broker is stopping", self._path)
+
+
+def offline_error(path: str, reason: str | None) -> OSError:
+    """What is answered to whoever waits for a directory that went offline."""
+    return OSError(errno.EIO, f"the log directory is offline: {reason}", path)

@@ -1,0 +1,199 @@
+"""Taking all log directories of a broker at its start, and saying which of them, and which partitions, can't be served.
+
+Guards: a start that is refused has changed no log and no mark of a clean stop; a partition is in one directory only; a partition that may
+be in a directory that doesn't work is known to be offline, and isn't made anew, empty, in another one.
+
+A directory that fails (can't be made, read or written; a damaged journal) goes offline if another one is left, as in Kafka; so does one
+that was in use and is empty now, for its volume may not be mounted. What is wrong with the broker's idea of its directories refuses the
+start, whatever else works: a directory of another broker, one that somebody uses, a copy, one partition in two of them; and so does a
+failure of the directory without which the broker can't be (`required`).
+
+Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.checkpoint import META_PROPERTIES
+from lowtide.storage.directory.directory_logs import DirectoryLogs
+from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, read_known
+from lowtide.storage.errors import RefusedDirectoryError, StorageError
+from lowtide.storage.log.log_values import LogConfig
+from lowtide.storage.log_directory import Identity, list_directory, parse_folder_name
+
+
+class KnownTopic(NamedTuple):
+    """A topic of the cluster's metadata, and what its logs run on."""
+
+    topic_id: TopicId
+    config: LogConfig
+
+
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Who opens the directories, and what is known of them."""
+
+    identity: Identity
+    required: str | None = None
+    """The directory without which nothing works."""
+    topics: Mapping[str, KnownTopic] = msgspec.field(default_factory=dict)
+    """By name, the topics of the cluster's metadata."""
+    deleted_topics: Container[TopicId] = ()
+    """Topics of which the metadata hold that they were deleted: only what is left of these may be removed."""
+
+
+class OfflinePartition(NamedTuple):
+    """A partition that is in a directory that can't be used, or may be. The id is zeros where it isn't known."""
+
+    directory: str
+    topic_id: TopicId
+
+
+class Opened(msgspec.Struct, kw_only=True):
+    """What came of it."""
+
+    offline: dict[TopicPartition, OfflinePartition] = msgspec.field(default_factory=dict)
+    lost: dict[TopicId, str] = msgspec.field(default_factory=dict)
+    """Directories that this broker had, by id, of which nobody can say what is in them."""
+
+
+def open_directories(filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> Opened:
+    """Opens, prepares and loads all directories; those that fail are offline afterwards. Start code: it syncs, and may take long.
+
+    Errors: RefusedDirectoryError, see the module; StorageError, the first one, when no directory is left, or the required one fails.
+    """
+    opening = _Opening(filesystem, directories, request)
+    for path, directory in directories.items():
+        if opening.is_missing(path):
+            opening.on_missing(path)
+            continue
+        try:
+            directory.open(request.identity)
+        except RefusedDirectoryError:
+            raise
+        except StorageError as error:
+            opening.on_failed(path, error)
+    _check_ids(directories)
+    for path, directory in directories.items():
+        if directory.is_online:
+            try:
+                directory.prepare()
+            except StorageError as error:
+                opening.on_failed(path, error)
+    opening.check_any_is_left()
+    opening.settle_repeated_partitions()
+    for path, directory in directories.items():
+        if directory.is_online:
+            try:
+                directory.load({name: topic.config for name, topic in request.topics.items()})
+            except StorageError as error:
+                opening.on_failed(path, error)
+    opening.check_any_is_left()
+    return Opened(offline=opening.offline, lost=opening.lost_directories())
+
+
+def _check_ids(directories: Mapping[str, DirectoryLogs]) -> None:
+    by_id: dict[TopicId, str] = {}
+    for path, directory in directories.items():
+        if directory.directory_id is not None:
+            other = by_id.setdefault(directory.directory_id, path)
+            if other != path:
+                reason = f"the log directory has the same directory.id as {other}; one of them is a copy"
+                raise RefusedDirectoryError(path, reason)
+
+
+class _Opening:
+    def __init__(self, filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> None:
+        self.offline: dict[TopicPartition, OfflinePartition] = {}
+        self._filesystem = filesystem
+        self._directories = directories
+        self._request = request
+        self._failure: StorageError | None = None
+        self._listed: set[str] = set()
+        self._known_paths = {known for path in directories for known in read_known(filesystem, path).values()}
+
+    def is_missing(self, path: str) -> bool:
+        """Whether there is nothing in a directory that was in use, by what the others say: the mount point of a volume, or a new disk."""
+        if self._filesystem.absolute_path(path) not in self._known_paths or self._filesystem.exists(f"{path}/{META_PROPERTIES}"):
+            return False
+        if not self._filesystem.exists(path):
+            return True
+        try:
+            return not any(parse_folder_name(name) for name in self._filesystem.listdir(path))
+        except OSError:
+            return False
+
+    def on_missing(self, path: str) -> None:
+        """It goes offline. Nothing is written there, for a volume may be mounted over it any time."""
+        self._take_offline(
+            path,
+            StorageError(
+                path,
+                f"the log directory has no {META_PROPERTIES} though this broker used it; is its volume mounted? If its content is gone for "
+                f"good, remove {KNOWN_DIRECTORIES} from the other log directories: what was in it then begins anew, empty",
+            ),
+        )
+
+    def on_failed(self, path: str, error: StorageError) -> None:
+        """A directory goes offline; what is in it is looked at, as far as that can be done."""
+        self._take_offline(path, error)
+        try:
+            partitions = list_directory(self._filesystem, path).partitions
+        except OSError:
+            return
+        self._listed.add(self._filesystem.absolute_path(path))
+        self.offline |= {key: OfflinePartition(path, topic_id) for key, topic_id in partitions.items()}
+
+    def _take_offline(self, path: str, error: StorageError) -> None:
+        if path == self._request.required:
+            raise error
+        self._failure = self._failure or error
+        self._directories[path].fail(error)
+
+    def check_any_is_left(self) -> None:
+        if self._failure is not None and not any(directory.is_online for directory in self._directories.values()):
+            raise self._failure
+
+    def settle_repeated_partitions(self) -> None:
+        """A partition that two directories have: what is left of a deleted topic goes, anything else is refused."""
+        found: dict[TopicPartition, OfflinePartition] = dict(self.offline)
+        for path, directory in self._directories.items():
+            if not directory.is_online:
+                continue
+            for key, topic_id in list(directory.folders.items()):
+                here, there = OfflinePartition(path, topic_id), found.get(key)
+                if there is None:
+                    found[key] = here
+                elif self._is_left_over(key, there, here):
+                    found[key] = here
+                    self._leave_out(key, there)
+                elif self._is_left_over(key, here, there):
+                    self._leave_out(key, here)
+                else:
+                    reason = f"the partition is in {there.directory} too; one of the folders must be moved away"
+                    raise RefusedDirectoryError(directory.folder(key), reason)
+
+    def _is_left_over(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
+        """Whether `one` is of a topic that was deleted while its directory was offline, and `other` of the one made since."""
+        topic = self._request.topics.get(key.topic)
+        return topic is not None and ZERO_TOPIC_ID != one.topic_id != other.topic_id == topic.topic_id
+
+    def _leave_out(self, key: TopicPartition, place: OfflinePartition) -> None:
+        if self.offline.get(key) == place:
+            del self.offline[key]
+        else:
+            self._directories[place.directory].leave_out(key, is_deleted=place.topic_id in self._request.deleted_topics)
+
+    def lost_directories(self) -> dict[TopicId, str]:
+        """What the directories that work say of others, less those of which the content is known."""
+        online = [directory for directory in self._directories.values() if directory.is_online]
+        known: dict[TopicId, str] = {}
+        for directory in online:
+            known |= read_known(self._filesystem, directory.path)
+        here = {directory.directory_id for directory in online}
+        return {identity: path for identity, path in known.items() if identity not in here and path not in self._listed}

@@ -1,0 +1,106 @@
+"""What falls due in one log directory without a request: flushes, checkpoints, removal of files, forgetting silent producers.
+
+Guards: it holds the loop for a few hundred logs at a time, however many there are; and only logs of which something may fall due are looked
+at each time. The rest, the checkpoints and the producers, have intervals of seconds and minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from lowtide.protocol.types import TopicPartition
+from lowtide.storage.checkpoint import ROWS_PER_STEP
+from lowtide.storage.directory.file_removal import FileRemoval
+from lowtide.storage.directory.log_flusher import LogFlusher
+from lowtide.storage.directory.log_settings import LogManagerSettings
+from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint
+from lowtide.storage.log.log import Log
+from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log_start.journal import LogStartJournal
+
+
+class UpkeepParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What it works with: the directory's own."""
+
+    logs: Mapping[TopicPartition, Log]
+    flusher: LogFlusher
+    removal: FileRemoval
+    high_watermarks: OffsetCheckpoint
+    recovery_points: OffsetCheckpoint
+    journal: Callable[[], LogStartJournal]
+    is_served: Callable[[], bool]
+    """Whether the directory is online, and isn't being stopped."""
+    retries: tuple[Callable[[], None], ...]
+    """What takes steps again that lacked room or a descriptor."""
+    on_removed: Callable[[Log, list[RemovedSegment]], None]
+    """Told of segments that left a log for lying below its start."""
+
+
+class DirectoryUpkeep:
+    """See the module. Used from the event loop only."""
+
+    def __init__(self, settings: LogManagerSettings, parts: UpkeepParts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._next_ms = dict.fromkeys(("recovery points", "high watermarks", "producers"), 0)
+        self._export_is_stale = False
+
+    def begin(self, now_ms: int) -> None:
+        """The directory is served from now on: the intervals begin."""
+        self._next_ms = {
+            "recovery points": now_ms + self._settings.recovery_point_interval_ms,
+            "high watermarks": now_ms + self._settings.high_watermark_interval_ms,
+            "producers": now_ms + self._settings.producer_expiration_check_ms,
+        }
+
+    def on_forgotten(self) -> None:
+        """Partitions are gone for good: what is exported for Kafka mustn't name them much longer."""
+        self._export_is_stale = True
+
+    def due(self, now_ms: int, wall_ms: int) -> Iterator[None]:
+        """Does what is due, a step at a time; others may run, and change anything, between two steps."""
+        parts = self._parts
+        for some in _in_steps(parts.flusher.logs_to_look_at()):
+            for log in some:
+                if self._is_here(log):
+                    parts.flusher.flush_due(log, now_ms)
+                    if removed := log.remove_below_start():
+                        parts.removal.remove_segments(removed, now_ms + log.config.file_delete_delay_ms)
+                        parts.on_removed(log, removed)
+            yield
+        if not parts.is_served():
+            return
+        parts.removal.tick(now_ms)
+        for retry in parts.retries:
+            retry()
+        if self._is_due("high watermarks", now_ms, self._settings.high_watermark_interval_ms):
+            yield from parts.high_watermarks.write()
+        if self._is_due("recovery points", now_ms, self._settings.recovery_point_interval_ms):
+            yield from parts.recovery_points.write()
+            if self._export_is_stale and parts.is_served():
+                self._export_is_stale = False
+                parts.journal().fold(self._on_folded)
+        if self._is_due("producers", now_ms, self._settings.producer_expiration_check_ms):
+            for some in _in_steps(list(parts.logs.values())):
+                for log in some:
+                    log.producer_state.remove_expired(wall_ms)
+                yield
+
+    def _is_here(self, log: Log) -> bool:
+        return self._parts.logs.get(log.topic_partition) is log and self._parts.is_served()
+
+    def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
+        if now_ms < self._next_ms[what]:
+            return False
+        self._next_ms[what] = now_ms + interval_ms
+        return True
+
+    def _on_folded(self, error: OSError | None) -> None:
+        self._export_is_stale |= error is not None
+
+
+def _in_steps(logs: list[Log]) -> Iterator[list[Log]]:
+    for start in range(0, len(logs), ROWS_PER_STEP):
+        yield logs[start : start + ROWS_PER_STEP]

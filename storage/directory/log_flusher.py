@@ -1,0 +1,164 @@
+"""Syncs the logs of one directory: when it's due, one barrier a log at a time, and all of them at a stop.
+
+Guards: what is synced with a log for the first time includes the file that ties its folder to its topic. A lack of room or of a descriptor
+puts a flush off; any other failure is the directory's, unless the log is gone by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import msgspec
+
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.committer import Barrier, Committer
+from lowtide.runtime.filesystem import FileSystem, FileToSync
+from lowtide.storage.checkpoint import PARTITION_METADATA, carry_out, joined
+from lowtide.storage.errors import StorageError, is_passing, storage_error
+from lowtide.storage.log.log import Log
+
+LOGS_PER_SYNC = 64
+"""How many logs a stop syncs in one go."""
+
+FLUSHES_UNDER_WAY_MAX = 64
+"""The same while serving."""
+
+
+class FlushListener(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is told what comes of flushes."""
+
+    on_flushed: Callable[[Log], None]
+    """A log's recovery point may have risen."""
+    on_failure: Callable[[OSError | StorageError], None]
+
+
+class LogFlusher:
+    """See the module. Used from the event loop only."""
+
+    def __init__(self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener) -> None:
+        self._filesystem = filesystem
+        self._committer = committer
+        self._clock = clock
+        self._listener = listener
+        self._flushed_ms: dict[Log, int] = {}
+        self._new: set[Log] = set()
+        self._under_way: set[Log] = set()
+        self._attention: dict[Log, None] = {}
+        """Logs that may fall due: a segment was closed, or time alone can make it so. All others need no looking after."""
+        self._waiting: dict[Log, None] = {}
+        """Logs whose turn comes when others are done, in the order in which they fell due."""
+        self._stopped = False
+
+    def add(self, log: Log, *, is_new: bool) -> None:
+        """Looks after a log. `is_new` says that the file with its topic id was written just now."""
+        self._flushed_ms[log] = self._clock.monotonic_ms()
+        log.attention = self._attention
+        if log.flush_wanted or log.config.asks_for_flushes:
+            self._attention[log] = None
+        if is_new:
+            self._new.add(log)
+
+    def drop(self, log: Log) -> None:
+        """The log is gone, and with it whatever a flush under way may still fail at."""
+        self._flushed_ms.pop(log, None)
+        self._new.discard(log)
+        self._waiting.pop(log, None)
+        log.attention = {}
+        self._attention.pop(log, None)
+
+    def stop(self) -> None:
+        """Begins nothing more; what is under way is still answered."""
+        self._stopped = True
+        self._waiting.clear()
+
+    def flush(self, log: Log) -> None:
+        """Begins to make a log durable, if there's something to do and nothing under way; where much is under way, soon."""
+        if log in self._under_way or log not in self._flushed_ms or self._stopped:
+            return
+        if len(self._under_way) >= FLUSHES_UNDER_WAY_MAX:
+            self._waiting[log] = None
+        else:
+            self._begin(log)
+
+    def _begin(self, log: Log) -> None:
+        try:
+            barrier = self._with_identity(log, log.flush_barrier())
+        except StorageError as error:
+            if error.is_passing:
+                log.flush_wanted = True  # The next tick tries again: deletes, which need no room, may have made some.
+                log.attention[log] = None
+            else:
+                self._fail(error)
+            return
+        self._flushed_ms[log] = self._clock.monotonic_ms()
+        if barrier is not None:
+            self._under_way.add(log)
+            self._committer.submit(barrier, partial(self._on_done, log, log.log_end_offset, barrier))
+
+    def logs_to_look_at(self) -> list[Log]:
+        """The logs for which `flush_due` may have something to do, or that have closed a segment since it was last called."""
+        return list(self._attention)
+
+    def flush_due(self, log: Log, now_ms: int) -> None:
+        """Flushes a log if a segment was rolled, or by `flush.messages` or `flush.ms`."""
+        unflushed, config = log.log_end_offset - log.recovery_point, log.config
+        if log.flush_wanted or unflushed >= config.flush_messages or (unflushed and now_ms - self._flushed_ms[log] >= config.flush_ms):
+            self.flush(log)
+        if not log.flush_wanted and not config.asks_for_flushes:
+            self._attention.pop(log, None)
+
+    def flush_now(self, log: Log) -> None:
+        """Makes a log durable at once. For start code. Errors: StorageError; all of it is then due again."""
+        barrier = self._with_identity(log, log.flush_barrier())
+        if barrier is None:
+            return
+        try:
+            carry_out(self._filesystem, barrier)
+        except OSError as error:
+            log.on_flush_failed(log.log_end_offset, barrier)
+            raise storage_error(log.directory, error) from error
+        log.on_flushed(log.log_end_offset)
+
+    def close(self, logs: Iterable[Log]) -> None:
+        """Ends logs: writes what a clean stop needs and makes all of it durable. For stop code. Errors: OSError, StorageError."""
+        left = list(logs)
+        while left:
+            some, left = left[:LOGS_PER_SYNC], left[LOGS_PER_SYNC:]
+            barriers = [self._with_identity(log, log.close()) for log in some]
+            carry_out(self._filesystem, joined(barrier for barrier in barriers if barrier is not None))
+            for log in some:
+                log.on_flushed(log.log_end_offset)
+                for file in log.files_to_close():
+                    file.close()
+
+    def _with_identity(self, log: Log, barrier: Barrier | None) -> Barrier | None:
+        """The log's barrier, and the file with its topic id the first time."""
+        if barrier is None or log not in self._new:
+            return barrier
+        identity = FileToSync(self._filesystem, f"{log.directory}/{PARTITION_METADATA}")
+        self._new.discard(log)
+        return joined([Barrier(files=(identity,)), barrier])
+
+    def _on_done(self, log: Log, offset: int, barrier: Barrier, error: OSError | None) -> None:
+        self._under_way.discard(log)
+        if log not in self._flushed_ms:
+            pass  # It was deleted or moved away meanwhile, and its files with it.
+        elif error is None:
+            log.on_flushed(offset)
+            self._listener.on_flushed(log)
+            if log.flush_is_due:
+                self.flush(log)
+        elif is_passing(error):
+            log.on_flush_failed(offset, barrier)
+        else:
+            self._fail(error)
+        while self._waiting and len(self._under_way) < FLUSHES_UNDER_WAY_MAX:
+            following = next(iter(self._waiting))
+            del self._waiting[following]
+            self._begin(following)
+
+    def _fail(self, error: OSError | StorageError) -> None:
+        """The directory goes offline: nothing else of it is worth an attempt."""
+        self.stop()
+        self._listener.on_failure(error)

@@ -1,0 +1,53 @@
+"""What the logs of a broker have in common: settings from its configuration, and the outside world of one log directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from lowtide.protocol.types import Offset
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.committer import Committer
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.runtime.random import Random
+from lowtide.runtime.worker import Worker
+from lowtide.storage.log.log_values import LogConfig
+from lowtide.storage.log.open_files import FILES_MAX
+from lowtide.storage.log.producer_state import DEFAULT_EXPIRATION_MS
+from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
+
+if TYPE_CHECKING:
+    from lowtide.storage.log.log import Log
+
+OnPrefixDeleted: TypeAlias = "Callable[[Log, Offset, list[RemovedSegment]], None]"
+"""Told of a log whose start has risen, of its start before, and of the segments that left it for lying below."""
+
+
+class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker's configuration says about logs in general. Times in milliseconds."""
+
+    recovery_point_interval_ms: int = 60_000
+    """`log.flush.offset.checkpoint.interval.ms`"""
+    high_watermark_interval_ms: int = 5_000
+    """`replica.high.watermark.checkpoint.interval.ms`"""
+    producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS
+    """`producer.id.expiration.ms`"""
+    producer_expiration_check_ms: int = 600_000
+    """`producer.id.expiration.check.interval.ms`"""
+    segment_files_max: int = FILES_MAX
+    """How many `.log` files may be open."""
+    default_config: LogConfig = msgspec.field(default_factory=LogConfig)
+    """What logs are loaded with whose topics aren't known."""
+
+
+class DirectoryPorts(msgspec.Struct, frozen=True, kw_only=True):
+    """The outside world of the logs of one directory, and what they share with the other directories."""
+
+    filesystem: FileSystem
+    clock: Clock
+    committer: Committer
+    worker: Worker
+    random: Random
+    cache: SegmentCache

@@ -1,0 +1,68 @@
+"""What a failed sync leaves behind, and how the next start gets over it.
+
+After a failed sync the system may call pages clean that the disk doesn't hold: they can be read, and syncing them again proves nothing.
+While the machine runs on, a broker that starts anew would take them for safe and put acknowledged records behind a hole that opens with the
+next power cut. So the directory is marked when it fails. The mark needs no durability: after a power cut only what is durable can be read,
+and all is well without it. A start that finds the mark writes everything above the recovery points anew, syncs it, and removes the mark.
+
+Source: PostgreSQL's "fsyncgate", 2018.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+
+from lowtide.protocol.types import Offset, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.log.segment import LOG_SUFFIX
+
+SYNC_FAILED_MARK = "lowtide-sync-failed"
+
+_CHUNK_BYTES = 1 << 20
+
+
+def mark_failed(filesystem: FileSystem, directory: str) -> None:
+    """Leave the mark, if the disk still takes it."""
+    with contextlib.suppress(OSError):
+        filesystem.write_bytes(f"{directory}/{SYNC_FAILED_MARK}", b"")
+
+
+def write_anew(
+    filesystem: FileSystem, directory: str, partitions: Iterable[TopicPartition], recovery_points: Mapping[TopicPartition, Offset]
+) -> bool:
+    """If the directory is marked, write what may not be on the disk once more, and sync it. Start code. Returns whether it was marked.
+
+    Errors: OSError; the mark then stays.
+    """
+    mark = f"{directory}/{SYNC_FAILED_MARK}"
+    if not filesystem.exists(mark):
+        return False
+    for partition in partitions:
+        folder = f"{directory}/{partition}"
+        for name in _unsafe_segments(filesystem.listdir(folder), recovery_points.get(partition, 0)):
+            _rewrite(filesystem, f"{folder}/{name}")
+        filesystem.sync_directory(folder)
+    filesystem.sync_directory(directory)
+    filesystem.unlink(mark)
+    return True
+
+
+def _unsafe_segments(names: Iterable[str], recovery_point: Offset) -> list[str]:
+    """The segments that reach beyond the recovery point: from the last that begins at or below it."""
+    segments = sorted(name for name in names if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit())
+    below = [name for name in segments if int(name.removesuffix(LOG_SUFFIX)) <= recovery_point]
+    return segments[max(len(below) - 1, 0) :]
+
+
+def _rewrite(filesystem: FileSystem, path: str) -> None:
+    file = filesystem.open(path, write=True)
+    position, size = 0, file.size()
+    while position < size:
+        chunk = file.pread(min(_CHUNK_BYTES, size - position), position)
+        if not chunk:
+            break
+        file.pwritev([chunk], position)
+        position += len(chunk)
+    file.sync()
+    file.close()

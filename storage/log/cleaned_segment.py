@@ -1,0 +1,118 @@
+"""The segment that compaction writes: its files have the suffix `.cleaned` until they are swapped in.
+
+Guards: all of it is on the disk when `finish` returns, or else `abandon` leaves nothing of it behind.
+Source: Kafka's UnifiedLog.createNewCleanedSegment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+import msgspec
+
+from lowtide.protocol.records import BatchHeader
+from lowtide.protocol.types import NO_TIMESTAMP, Offset
+from lowtide.runtime.filesystem import Buffer, File, FileSystem
+from lowtide.storage.log.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.open_transactions import CompletedTransaction
+from lowtide.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
+from lowtide.storage.log.transaction_index import encode_aborted
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+
+CLEANED_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+"""The files that are written; a transaction index only where it has an entry."""
+
+_WRITE_BYTES: Final = 1 << 20
+"""Written at once."""
+
+
+class CleanedSize(msgspec.Struct):
+    """Bytes and records of batches."""
+
+    size_bytes: int = 0
+    records: int = 0
+
+    def note(self, size_bytes: int, records: int) -> None:
+        """A batch more."""
+        self.size_bytes += size_bytes
+        self.records += records
+
+    def add(self, other: CleanedSize) -> None:
+        """Those of others."""
+        self.note(other.size_bytes, other.records)
+
+
+class CleanedSegment:
+    """See the module. `append` any number of times, then `finish` or `abandon`. Errors of all of them: OSError."""
+
+    def __init__(self, filesystem: FileSystem, directory: str, base_offset: Offset, interval_bytes: int) -> None:
+        """A leftover of the same name is overwritten. About every `interval_bytes` the indexes get an entry."""
+        self._filesystem = filesystem
+        self._stem = f"{directory}/{offset_name(base_offset)}"
+        self._interval_bytes = interval_bytes
+        self._offsets = OffsetIndex(base_offset)
+        self._times = TimeIndex(base_offset)
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+        self._bytes_since_entry = 0
+        self._parts: list[Buffer] = []
+        self._parts_bytes = 0
+        self._written = 0
+        self.total = CleanedSize()
+        self._file: File = filesystem.open(self._path(LOG_SUFFIX), write=True, create=True)
+        self._file.truncate(0)
+
+    @property
+    def size(self) -> int:
+        """Of its `.log` file."""
+        return self._written + self._parts_bytes
+
+    def _path(self, suffix: str) -> str:
+        return self._stem + suffix + CLEANED_SUFFIX
+
+    def append(self, header: BatchHeader, batch: Buffer) -> None:
+        """A batch that stays; they come in their order."""
+        last_offset = header.last_offset
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp, self._max_timestamp_offset = header.max_timestamp, last_offset
+        if self._bytes_since_entry > self._interval_bytes:
+            self._offsets.append(last_offset, self.size)
+            self._times.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += len(batch)
+        self.total.note(len(batch), header.record_count)
+        self._parts.append(batch)
+        self._parts_bytes += len(batch)
+        if self._parts_bytes >= _WRITE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._parts:
+            self._file.pwritev(self._parts, self._written)
+            self._written += self._parts_bytes
+            self._parts, self._parts_bytes = [], 0
+
+    def finish(self, aborted: list[CompletedTransaction]) -> None:
+        """Writes what is left and the indexes, and has all of it on the disk. `aborted` are the transactions whose markers stay in it."""
+        self._write()
+        self._file.sync()
+        self._times.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+        contents = {INDEX_SUFFIX: self._offsets.encode(), TIME_INDEX_SUFFIX: self._times.encode()}
+        if aborted:
+            contents[TRANSACTION_INDEX_SUFFIX] = encode_aborted(aborted)
+        for suffix, content in contents.items():
+            self._filesystem.write_bytes(self._path(suffix), content)
+            file = self._filesystem.open(self._path(suffix), write=True)
+            file.sync()
+            file.close()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Removes it."""
+        self._file.close()
+        for suffix in CLEANED_SUFFIXES:
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(self._path(suffix))

@@ -1,0 +1,114 @@
+"""Which leader epoch wrote which offsets: the start offset (inclusive) of each epoch, in memory.
+
+Guards: epochs and start offsets strictly rise, no start offset lies below the log start after a trim nor above the log end. From these
+entries replicas find where their logs part (KIP-101, KIP-279); a wrong entry is a lost or doubled record after an election.
+
+It doesn't write the file `leader-epoch-checkpoint`: `storage/log/log.py` stages it when `dirty` says so. Nothing waits for that file,
+because every entry that has records can be read back from their batch headers: entries at or above the recovery point are.
+
+Source: Kafka's LeaderEpochFileCache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
+
+MAXIMUM_ENTRIES = 100_000
+"""Beyond it the oldest entries are dropped: an election a second for a day, far more than a log's retention ever holds."""
+
+
+class LeaderEpochs:
+    """The epochs of one log, oldest first."""
+
+    __slots__ = ("_epochs", "_starts", "dirty", "latest")
+
+    def __init__(self, entries: Iterable[tuple[LeaderEpoch, Offset]] = ()) -> None:
+        """`entries` are (epoch, start offset) in rising order, as a checkpoint has them."""
+        self._epochs: list[LeaderEpoch] = []
+        self._starts: list[Offset] = []
+        self.latest: LeaderEpoch = NO_LEADER_EPOCH
+        for epoch, start_offset in entries:
+            self.assign(epoch, start_offset)
+        self.dirty = False
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def entries(self) -> list[tuple[LeaderEpoch, Offset]]:
+        """(epoch, start offset) of each, oldest first."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
+        """Notes that `epoch` writes from `start_offset` (inclusive) on. Returns whether that is news.
+
+        Entries that contradict it, a later epoch or a start at or after this one, are dropped, as a new leader's word counts.
+        """
+        if epoch < 0:
+            return False
+        if epoch == self.latest and start_offset >= self._starts[-1]:
+            return False
+        keep = min(bisect_left(self._epochs, epoch), bisect_left(self._starts, start_offset))
+        del self._epochs[keep:], self._starts[keep:]
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        if len(self._epochs) > MAXIMUM_ENTRIES:
+            del self._epochs[0], self._starts[0]
+        self._changed()
+        return True
+
+    def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
+        """The largest epoch at or below `epoch` that wrote here, and the exclusive end of what it wrote.
+
+        Returns (-1, -1) for an epoch that is newer than all known or -1; for one older than all known, that epoch and the first start.
+        """
+        if epoch == NO_LEADER_EPOCH or epoch > self.latest or not self._starts:
+            return NO_LEADER_EPOCH, UNKNOWN_OFFSET
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        later = bisect_right(self._epochs, epoch)
+        if later == 0:
+            return epoch, self._starts[0]
+        return self._epochs[later - 1], self._starts[later]
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """The epoch that wrote `offset`, -1 when no entry reaches down to it."""
+        later = bisect_right(self._starts, offset)
+        return self._epochs[later - 1] if later else NO_LEADER_EPOCH
+
+    def truncate_from_end(self, end_offset: Offset, *, is_empty: bool = False) -> bool:
+        """Drops the epochs that begin at or after the exclusive log end `end_offset`. Returns whether there were any.
+
+        `is_empty`: the log starts there, too. Then an epoch that begins there is that of the last record that was deleted. It stays, or
+        after an election nobody would see that this log belongs to another history.
+        """
+        keep = bisect_left(self._starts, end_offset)
+        if is_empty and keep == 0 and self._starts and self._starts[0] == end_offset:
+            keep = 1
+        if keep == len(self._starts):
+            return False
+        del self._epochs[keep:], self._starts[keep:]
+        self._changed()
+        return True
+
+    def truncate_from_start(self, log_start_offset: Offset) -> bool:
+        """Lets no epoch begin below `log_start_offset`: the one that holds it now begins there. Returns whether anything changed."""
+        passed = bisect_right(self._starts, log_start_offset)
+        if passed == 0 or (passed == 1 and self._starts[0] == log_start_offset):
+            return False
+        del self._epochs[: passed - 1], self._starts[: passed - 1]
+        self._starts[0] = log_start_offset
+        self._changed()
+        return True
+
+    def clear(self) -> None:
+        """Forgets everything: the log was emptied."""
+        self._epochs.clear()
+        self._starts.clear()
+        self._changed()
+
+    def _changed(self) -> None:
+        self.latest = self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
+        self.dirty = True

@@ -1,0 +1,381 @@
+"""One replica of a partition on disk: append, read, truncate, roll over, delete a prefix.
+
+Guards: offsets rise without gaps from the log start to the log end and each is given once; what was appended is either whole in the log or
+not at all; the order of the offsets (`storage/log/offsets.py`); a batch that straddles the log start is read whole and never lowers it;
+slices handed out stay good until the bytes under them are truncated.
+
+It is synchronous, has one caller at a time and never waits for the disk: what must be durable is handed out as barriers for a committer.
+It doesn't move the high watermark by itself, doesn't journal log starts, and doesn't delete files of segments below the log start.
+Source: Kafka's UnifiedLog and LocalLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import read_control_record
+from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import File
+from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
+from lowtide.storage.log.file_slice import FileSlice
+from lowtide.storage.log.log_cut import CuttableLog
+from lowtide.storage.log.log_parts import LogParts
+from lowtide.storage.log.log_values import (
+    NOTHING_READ,
+    READ_OUT_OF_RANGE,
+    AppendedBatch,
+    FollowerAppend,
+    LogConfig,
+    LogRead,
+)
+from lowtide.storage.log.markers import check_producer, refused, remember_producer
+from lowtide.storage.log.offsets import LogOffsets
+from lowtide.storage.log.open_transactions import CompletedTransaction
+from lowtide.storage.log.producer_state import ACCEPTED
+from lowtide.storage.log.segment import CONTROL_BYTES_MAX, Segment, next_base_offset
+from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
+from lowtide.storage.log.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches
+from lowtide.storage.log.timestamps import Found, LongSearch, TimestampedOffset, search_max_timestamp, search_timestamp
+from lowtide.storage.log.transaction_recovery import rebuild_aborted
+from lowtide.storage.log.validator import ValidatedBatch
+
+__all__ = [
+    "AppendedBatch",
+    "FileSlice",
+    "FollowerAppend",
+    "Log",
+    "LogConfig",
+    "RemovedSegment",
+    "SegmentCache",
+]
+
+_PREFIX: Final = Struct(">qii")
+"""What the leader sets in a batch: base offset, batch length, leader epoch. The CRC doesn't cover it."""
+
+_LENGTH_END: Final = 12
+
+
+class Log(CuttableLog):
+    """One partition's log. Its offsets are attributes (see `LogOffsets`).
+
+    `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
+    `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was mended after an unclean stop.
+    `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
+    `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with whoever carries that out.
+    """
+
+    __slots__ = ("attention", "disk_full", "flush_wanted", "topic_id", "topic_partition", "unsettled")
+
+    def __init__(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, parts: LogParts, offsets: LogOffsets) -> None:
+        """A log over `parts`, of which the last segment is pinned for writing; `offsets` are taken over."""
+        super().__init__(config, parts, offsets)
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.disk_full = False
+        self.flush_wanted = False
+        self.unsettled = 0
+        self.attention: dict[Log, None] = {}
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first; the last one is written."""
+        return tuple(self._segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all `.log` files."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def flush_is_due(self) -> bool:
+        """Whether as many records as `flush.messages` says aren't known to be on disk."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    def take_refused(self) -> bool:
+        """Whether the last append met a full disk; asked again, no, until there is another one."""
+        refused, self.disk_full = self.disk_full, False
+        return refused
+
+    def configure(self, config: LogConfig) -> None:
+        """Takes over a configuration."""
+        self.config = config
+        if config.asks_for_flushes:
+            self.attention[self] = None
+
+    # Appending
+
+    def append_as_leader(self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int) -> AppendedBatch | ErrorCode:
+        """Gives the batch its offsets and writes it; it is readable at once, and committed when others say so.
+
+        Returns the offsets, those of the first time for a duplicate of an idempotent producer.
+        Errors: RECORD_LIST_TOO_LARGE for more than a segment holds; those of `check_producer`; KAFKA_STORAGE_ERROR when the
+        disk is full or the log offline; NOT_LEADER_OR_FOLLOWER while it is unsettled. StorageError when the disk fails.
+        Does not promise: durability.
+        """
+        config, size = self.config, batch.size_bytes
+        if batch.producer_id >= 0:
+            known = check_producer(self.producer_state, batch)
+            if known is not ACCEPTED:
+                return refused(known)
+        if size > config.segment_bytes:
+            return ErrorCode.RECORD_LIST_TOO_LARGE
+        base_offset = self.log_end_offset
+        last_offset = base_offset + batch.last_offset_delta
+        max_timestamp = batch.max_timestamp
+        if self.offline or self.unsettled:
+            return ErrorCode.KAFKA_STORAGE_ERROR if self.offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        try:
+            segment = self._segments.active
+            if segment.is_full_for(size, last_offset, max_timestamp, config, now_ms):
+                segment = self._roll(base_offset, now_ms)
+            position = segment.size
+            segment.write([_PREFIX.pack(base_offset, size - _LENGTH_END, leader_epoch), *batch.tail], size)
+        except (OSError, StorageError) as error:
+            return self._on_write_failed(error)
+        self.disk_full = False
+        segment.note_batch(last_offset, position, size, max_timestamp, config.index_interval_bytes)
+        segment.remember_start(base_offset, position)
+        if leader_epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        if batch.producer_id >= 0:
+            completed = remember_producer(self.producer_state, batch, base_offset, now_ms)
+            if completed is not None:
+                self._on_transaction_ended(segment, completed)
+        self.move_log_end(last_offset + 1)
+        return AppendedBatch(base_offset, last_offset, max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1)
+
+    def _on_transaction_ended(self, segment: Segment, completed: CompletedTransaction) -> None:
+        if completed.is_aborted:
+            self._aborted.note(segment.base_offset, completed)
+        self.transactions.settle(self.high_watermark)
+
+    def _on_write_failed(self, error: OSError | StorageError) -> ErrorCode:
+        """A write failed and was cut back. A lack of room or of a resource is an answer, anything else the end of this directory."""
+        if is_passing(error):
+            self.disk_full = (error.error_number if isinstance(error, StorageError) else error.errno) in DISK_FULL
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self.offline = True
+        if isinstance(error, StorageError):
+            raise error
+        raise storage_error(self._segments.active.path, error) from error
+
+    # Reading
+
+    def read(
+        self, offset: Offset, max_bytes: int, *, end_offset: Offset, minimum_one_batch: bool = True, seeks_records: bool = False
+    ) -> LogRead:
+        """Batches from the one that holds `offset` on, as a slice of at most `max_bytes` of one segment's file.
+
+        Nothing at or above `end_offset` (exclusive) is in it. The first batch is always whole, also when it is larger than `max_bytes`;
+        without `minimum_one_batch` there is then no slice. The last one may be cut anywhere (Kafka does that too), and the first one may
+        begin below `offset` and below the log start. `seeks_records` passes over segments of which only empty batches are left.
+        Errors: OFFSET_OUT_OF_RANGE in the result below the log start and above the log end. StorageError when the disk fails.
+        """
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            return READ_OUT_OF_RANGE
+        if offset >= end_offset or offset == self.log_end_offset:
+            return NOTHING_READ
+        return self._segments.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
+
+    def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
+        """Those with records in a slice read at `offset` up to `end_offset` (exclusive), and maybe a few others. Errors: StorageError."""
+        if not self._aborted.bases:
+            return []
+        first_base = self._segments.bases[max(self._segments.number_of(offset), 0)]
+        end_offset = min(end_offset, self._segments.end_of(read, offset, self.log_end_offset))
+        while True:
+            try:
+                return self._aborted.collect(first_base, offset, end_offset)
+            except DamagedSegmentError as error:
+                self.rebuild_aborted([self._aborted.base_of(error.path)])
+
+    def rebuild_aborted(self, base_offsets: Sequence[Offset]) -> None:
+        """Finds out from the batches which transactions were aborted in these segments, which rise. Errors: StorageError."""
+        self._sync.note_written(rebuild_aborted(self._aborted, base_offsets, self._segments, self._snapshots, self.log_end_offset))
+
+    def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
+        """The bytes from `offset` up to `end_offset` (exclusive), counting no further than about `limit`. Errors: StorageError."""
+        return self._segments.bytes_between(offset, end_offset, self.log_end_offset, limit)
+
+    def search_timestamp(self, timestamp_ms: int, start_offset: Offset = 0) -> Found:
+        """The first record at or above the log start and `start_offset` with at least that timestamp. Errors: StorageError."""
+        return search_timestamp(self._segments, timestamp_ms, max(start_offset, self.log_start_offset))
+
+    def search_max_timestamp(self) -> TimestampedOffset | LongSearch | None:
+        """The first record with the largest timestamp. Errors: StorageError."""
+        return search_max_timestamp(self._segments)
+
+    def roll(self, now_ms: int) -> bool:
+        """Begins a new segment at the log end. Returns False when the one that is written is empty and begins there already.
+
+        Errors: StorageError, also for a full disk; the log is then as before.
+        """
+        before = self._segments.active
+        try:
+            return self._roll(self.log_end_offset, now_ms) is not before
+        except OSError as error:
+            raise storage_error(before.path, error) from error
+
+    def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
+        """`roll`, with OSError as it comes. A crash in between leaves an empty last segment, or one without its index files."""
+        old = self._segments.active
+        if not old.size and old.base_offset == base_offset:
+            return old
+        new = self._create_segment(base_offset, now_ms)
+        try:
+            self._sync.note_written(old.write_indexes())
+            self._sync.note_written(self._aborted.write(old.base_offset))
+            self._sync.note_written([self._snapshots.take(base_offset, self.producer_state)])
+            if self.config.preallocate:
+                old.file.truncate(old.size)
+        except OSError:
+            new.forget_file()
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(new.path)
+            raise
+        old.unpin()
+        self._segments.append(new)
+        self.flush_wanted = True
+        self.attention[self] = None
+        return new
+
+    # Deleting a prefix
+
+    def advance_log_start(self, offset: Offset) -> list[RemovedSegment]:
+        """Makes `offset` the first readable one; it is durable in the journal already. A lower one changes nothing.
+
+        Returns the segments wholly below it, never the one that is written: they are out of the log, and a worker is to rename and later
+        unlink their files. Open slices of them stay good.
+        An offset above what is pending (`accept_log_start`) was overtaken by a truncation, and must not delete what was written since.
+        """
+        if offset > self.log_start_pending or not self.raise_log_start(offset):
+            return []
+        self.leader_epochs.truncate_from_start(offset)
+        self.producer_state.on_log_start_offset_incremented(offset)
+        return self.remove_below_start()
+
+    def remove_below_start(self) -> list[RemovedSegment]:
+        """Takes what lies wholly below the log start out of the log; a roll after a delete to the end leaves such segments."""
+        if (passed := self._segments.number_of(self.log_start_offset)) <= 0:
+            return []
+        removed = [RemovedSegment(self.directory, segment.base_offset, segment.size) for segment in self._segments.remove_first(passed)]
+        self._snapshots.left_with_segments(self._segments.bases[0])
+        self._aborted.left_with_segments(self._segments.bases[0])
+        self._removing = [before for before in self._removing if not before.renamed] + removed
+        return removed
+
+    def forget_removed_segments(self) -> None:
+        """The folder is about to be renamed: segments that weren't yet must not be looked for under its old name."""
+        for removed in self._removing:
+            removed.abandon()
+        self._removing.clear()
+
+    def snapshot_producers(self) -> None:
+        """Writes a snapshot of the producer state at the log end, if there is none and any record lies below it. Errors: OSError."""
+        if self.log_end_offset > self._segments.bases[0] and self.log_end_offset not in self._snapshots.offsets:
+            self._sync.note_written([self._snapshots.take(self.log_end_offset, self.producer_state)])
+
+    # Following
+
+    def append_as_follower(
+        self, records: memoryview, *, now_ms: int, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX
+    ) -> FollowerAppend | ErrorCode:
+        """Takes over whole batches from a leader, offsets and epochs kept; what follows the last whole batch is ignored.
+
+        A batch of a later leader epoch than `maximum_epoch` is left, with all that follow (KAFKA-18723).
+        An empty log also takes a first batch that straddles its log start, which stays where it is (KAFKA-6975).
+        Errors: CORRUPT_MESSAGE for a batch with a wrong checksum, OFFSET_OUT_OF_RANGE for one that doesn't begin at or after the log
+        end; nothing is written then. KAFKA_STORAGE_ERROR for a full disk, where the batches before it are kept. StorageError.
+        """
+        assert not self.unsettled, self.describe()
+        batches = split_stored_batches(records, maximum_epoch)
+        if isinstance(batches, ErrorCode):
+            return batches
+        if not batches:
+            return FollowerAppend(-1, -1, 0, [])
+        if self.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        first, expected = batches[0].header, self.log_end_offset
+        straddles = first.base_offset < expected <= first.last_offset and self.log_start_offset == expected
+        if not follow_each_other(batches, first.base_offset if straddles else expected):
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        try:
+            # Nothing readable is lost: all that the log has on disk lies below its start.
+            removed = self._start_over(first.base_offset, now_ms) if straddles else []
+            for batch in batches:
+                self._append_stored(batch, now_ms)
+        except (OSError, StorageError) as error:
+            return self._on_write_failed(error)
+        self.disk_full = False
+        return FollowerAppend(first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed)
+
+    def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
+        header, segment, size = batch.header, self._segments.active, len(batch.content)
+        if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
+            segment = self._roll(next_base_offset(self.log_end_offset, header.last_offset), now_ms)
+        position = segment.size
+        segment.write([batch.content], size)
+        segment.note_batch(header.last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes)
+        segment.remember_start(header.base_offset, position)
+        if header.partition_leader_epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(header.partition_leader_epoch, max(header.base_offset, self.log_start_offset))
+        if header.producer_id >= 0:
+            control = read_control_record(batch.content, max_bytes=CONTROL_BYTES_MAX) if header.is_control else None
+            completed = self.producer_state.replay(header, now_ms=now_ms, control=control)
+            if completed is not None:
+                self._on_transaction_ended(segment, completed)
+        self.move_log_end(header.last_offset + 1)
+
+    # Making it durable
+
+    def flush_barrier(self) -> Barrier | None:
+        """What makes everything in the log durable; None when it is already.
+
+        Once it is done, the caller calls `on_flushed` with the log end offset at the time of this call. Errors: StorageError.
+        """
+        if self.recovery_point == self.log_end_offset and self._sync.is_clean and not self.flush_wanted:
+            return None
+        first = max(self._segments.number_of(self.recovery_point), 0)
+        files = [self._segments[number].to_sync() for number in range(first, len(self._segments))]
+        barrier = self._sync.flush_barrier(files, self.log_end_offset)
+        self.flush_wanted = False
+        return barrier
+
+    def on_flushed(self, offset: Offset) -> bool:
+        """The barrier that was made when the log end was `offset` is done. Returns whether the recovery point rose.
+
+        What was truncated meanwhile, even if it grew again, doesn't count as flushed.
+        """
+        return self.raise_recovery_point(self._sync.on_flushed(offset))
+
+    def on_flush_failed(self, offset: Offset, barrier: Barrier) -> None:
+        """The barrier that was made when the log end was `offset` was not carried out, or not whole, for want of room. It is due again."""
+        self._sync.on_flushed(offset)
+        self.on_barrier_failed(barrier)
+        self.flush_wanted = True
+        self.attention[self] = None
+
+    def close(self) -> Barrier | None:
+        """Writes indexes and producer state for a clean stop; returns what must be durable before the stop counts as clean.
+
+        The log isn't used any more, except for `on_flushed` and `files_to_close`. Errors: StorageError.
+        """
+        active = self._segments.active
+        try:
+            if active.changed and active.size:
+                self._sync.note_written([*active.write_indexes(), *self._aborted.write(active.base_offset)])
+                if self.config.preallocate:
+                    active.file.truncate(active.size)
+            self.snapshot_producers()
+        except OSError as error:
+            raise storage_error(active.path, error) from error
+        return self.flush_barrier()
+
+    def files_to_close(self) -> list[File]:
+        """The files that are open, for the moment when nobody reads any more."""
+        return [segment.file for segment in self._segments if segment.is_open]

@@ -1,0 +1,120 @@
+"""What of one log isn't known to be on disk yet, and the barriers that bring it there.
+
+Guards the recovery point: it rises only over bytes that a barrier covered after they were written. A truncation between a barrier and its
+answer lowers what that answer proves, for the same offsets may have been written anew.
+
+Source: Kafka's UnifiedLog.flush; KAFKA-16541 for why the epoch file is synced before it is renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from lowtide.protocol.types import Offset
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import FileSystem, FileToSync, Syncable
+from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, TEMPORARY_SUFFIX, encode_epochs, parent_directory
+from lowtide.storage.errors import storage_error
+from lowtide.storage.log.leader_epochs import LeaderEpochs
+
+
+class _Flush(msgspec.Struct, gc=False):
+    """A barrier under way, made when the log end was `offset`; once done, everything below `durable_to` is on disk."""
+
+    offset: Offset
+    durable_to: Offset
+
+
+class LogSync:
+    """The unsynced state of one log, but for the `.log` files themselves."""
+
+    __slots__ = ("_directory", "_epochs", "_filesystem", "_flushes", "_names_changed", "_paths", "_stagings")
+
+    def __init__(self, filesystem: FileSystem, directory: str, epochs: LeaderEpochs) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._epochs = epochs
+        self._flushes: deque[_Flush] = deque()
+        self._names_changed = True
+        self._paths: list[str] = []
+        self._stagings = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing but `.log` files may be unsynced."""
+        return not self._paths and not self._epochs.dirty
+
+    def note_written(self, paths: Iterable[str]) -> None:
+        """Files were made or written anew, or a segment began; the next barrier covers them."""
+        self._paths += paths
+        self._names_changed = True
+
+    def on_truncated(self, end_offset: Offset) -> None:
+        """The log was cut to the exclusive end `end_offset`."""
+        for flush in self._flushes:
+            flush.durable_to = min(flush.durable_to, end_offset)
+
+    def on_failed(self, barrier: Barrier) -> None:
+        """A barrier that was handed out wasn't carried out, or not whole: all of it is due again. It has no flush under way any more."""
+        staged = {source for source, _target in barrier.renames}
+        for path in staged:
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(path)
+        self._paths = list(dict.fromkeys([*self._paths, *(file.path for file in barrier.files if file.path not in staged)]))
+        self._epochs.dirty = self._epochs.dirty or bool(staged)
+        self._names_changed = True
+
+    def flush_barrier(self, log_files: Iterable[Syncable], log_end_offset: Offset) -> Barrier:
+        """What makes `log_files`, which hold all up to `log_end_offset`, and everything beside them durable.
+
+        Errors: StorageError, also for a full disk; everything then waits for the next barrier.
+        """
+        barrier = self._barrier(log_files)
+        self._flushes.append(_Flush(log_end_offset, log_end_offset))
+        return barrier
+
+    def truncation_barrier(self, log_file: Syncable) -> Barrier:
+        """What makes a truncation durable. Errors: StorageError."""
+        self._names_changed = True
+        return self._barrier([log_file])
+
+    def on_flushed(self, offset: Offset) -> Offset:
+        """The flush barrier made at the log end `offset` is done. Returns the exclusive end of what is now on disk, -1 if unknown."""
+        while self._flushes:
+            flush = self._flushes.popleft()
+            if flush.offset == offset:
+                return flush.durable_to
+        return -1
+
+    def _barrier(self, log_files: Iterable[Syncable]) -> Barrier:
+        files: list[Syncable] = [*log_files, *(FileToSync(self._filesystem, path) for path in self._paths)]
+        staged = self._stage_epochs()
+        directories: tuple[str, ...] = ()
+        if self._names_changed:
+            directories = (self._directory, parent_directory(self._directory))
+        elif staged.renames:
+            directories = (self._directory,)
+        self._names_changed = False
+        self._paths = []
+        return Barrier(files=(*files, *staged.files), renames=staged.renames, directories=directories)
+
+    def _stage_epochs(self) -> Barrier:
+        """Writes the leader epochs, if they changed, beside their file. Each staging has a name of its own: several may be under way."""
+        if not self._epochs.dirty:
+            return Barrier()
+        path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
+        self._stagings += 1
+        temporary = f"{path}.{self._stagings}{TEMPORARY_SUFFIX}"
+        try:
+            self._filesystem.write_bytes(temporary, encode_epochs(self._epochs.entries()))
+        except OSError as error:
+            # On a full disk every attempt would leave one.
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(temporary)
+            raise storage_error(temporary, error) from error
+        self._epochs.dirty = False
+        return Barrier(files=(FileToSync(self._filesystem, temporary),), renames=((temporary, path),))

@@ -1,0 +1,92 @@
+"""The values that go into and come out of a log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import Offset
+from lowtide.runtime.committer import Barrier
+from lowtide.storage.log.file_slice import FileSlice
+from lowtide.storage.log.segment_files import RemovedSegment
+
+_NEVER: Final = 2**63 - 1
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a topic's configuration says about its logs, by Kafka's names and with Kafka's defaults."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    max_message_bytes: int = 1_048_588
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = _NEVER
+    message_timestamp_after_max_ms: int = 3_600_000
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_type: str = "producer"
+    flush_messages: int = _NEVER
+    flush_ms: int = _NEVER
+    file_delete_delay_ms: int = 60_000
+    preallocate: bool = False
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
+    log_retention_min_timestamp: int = 0
+    retention_commitoffset_ms: int = -1
+    """-1 where nothing goes because it has been consumed, be it that nobody asked for it."""
+    min_insync_replicas: int = 1
+    delete_retention_ms: int = 86_400_000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _NEVER
+
+    @property
+    def asks_for_flushes(self) -> bool:
+        """Whether records are to be made durable after some time, or some number of them, and not just when a segment is closed."""
+        return self.flush_messages != _NEVER or self.flush_ms != _NEVER
+
+
+class AppendedBatch(msgspec.Struct, gc=False):
+    """A batch that is in the log. `last_offset` is inclusive; `duplicate` says that it has been there before (KIP-98)."""
+
+    base_offset: Offset
+    last_offset: Offset
+    log_append_time_ms: int
+    """-1 under CreateTime, except for a duplicate."""
+    duplicate: bool = False
+
+
+class FollowerAppend(msgspec.Struct):
+    """What a follower took over: `first_offset` to `last_offset` inclusive, -1 and -1 when there was no whole batch."""
+
+    first_offset: Offset
+    last_offset: Offset
+    size_bytes: int
+    removed: list[RemovedSegment]
+    """Segments that gave way to a first batch that straddles the log start; renamed already, to be unlinked later."""
+
+
+class LogRead(msgspec.Struct, gc=False):
+    """The outcome of a read: `slice` is None when there is nothing to read, or when `error_code` isn't NONE."""
+
+    slice: FileSlice | None
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+class Truncation(msgspec.Struct):
+    """What follows from a truncation."""
+
+    barrier: Barrier | None
+    """Until it is done, a power cut may bring back what was truncated; None when nothing was, and where it lacks one."""
+    removed: list[RemovedSegment]
+    """Whole segments that are out of the log and renamed already; to be unlinked later."""
+    lacks_barrier: bool = False
+    """The log is cut, but there was no room for what makes that durable: `truncation_barrier` has it when there is."""
+
+
+NOTHING_READ: Final = LogRead(None)
+READ_OUT_OF_RANGE: Final = LogRead(None, ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -1,0 +1,110 @@
+"""Markers that end transactions, as a leader appends them, and what the producers of batches are asked before and told after an append.
+
+A marker is a control batch of one record. It has no sequence, and the coordinator's epoch in its place: an older coordinator than the one
+that wrote the last marker is refused.
+
+Source: KIP-98, KIP-890; Kafka's `MemoryRecords.withEndTransactionMarker`, `ProducerAppendInfo`.
+"""
+
+from __future__ import annotations
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.plain_batches import encode_plain_batch
+from lowtide.protocol.records import (
+    CONTROL_BIT,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+    ControlRecord,
+    ControlRecordType,
+    end_transaction_record,
+)
+from lowtide.protocol.types import NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
+from lowtide.storage.log.log_values import AppendedBatch
+from lowtide.storage.log.open_transactions import CompletedTransaction
+from lowtide.storage.log.producer_state import Accepted, Duplicate, ProducerStateManager
+from lowtide.storage.log.validator import ValidatedBatch
+
+
+class Marker(ValidatedBatch, kw_only=True):
+    """A batch that ends a producer's transaction in one partition. `epoch_is_bumped`: see `ProducerStateManager.check_marker`."""
+
+    control: ControlRecord
+    epoch_is_bumped: bool
+
+
+def make_marker(
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
+    *,
+    is_commit: bool,
+    coordinator_epoch: int,
+    epoch_is_bumped: bool,
+    now_ms: int,
+) -> Marker:
+    """The marker of a transaction's end. `now_ms` is wall-clock time."""
+    kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
+    tail = encode_plain_batch(
+        [end_transaction_record(kind, coordinator_epoch)],
+        now_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
+    )
+    return Marker(
+        size_bytes=MAGIC_POSITION + len(tail),
+        last_offset_delta=0,
+        record_count=1,
+        max_timestamp=now_ms,
+        offset_delta_of_max_timestamp=0,
+        base_timestamp=now_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
+        tail=(tail,),
+        control=ControlRecord(kind, coordinator_epoch),
+        epoch_is_bumped=epoch_is_bumped,
+    )
+
+
+def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accepted | Duplicate | ErrorCode:
+    """Whether a batch of a known producer may be appended. Errors: those of `ProducerStateManager.check` and `check_marker`."""
+    if isinstance(batch, Marker):
+        return state.check_marker(
+            batch.producer_id, batch.producer_epoch, batch.control.coordinator_epoch, epoch_is_bumped=batch.epoch_is_bumped
+        )
+    return state.check(
+        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count, is_transactional=batch.is_transactional
+    )
+
+
+def remember_producer(state: ProducerStateManager, batch: ValidatedBatch, base_offset: Offset, now_ms: int) -> CompletedTransaction | None:
+    """A batch of a known producer was appended. Returns the transaction that it ended."""
+    if isinstance(batch, Marker):
+        return state.end_transaction(
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.control,
+            marker_offset=base_offset,
+            timestamp=batch.max_timestamp,
+            now_ms=now_ms,
+        )
+    state.update(
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        base_offset=base_offset,
+        record_count=batch.record_count,
+        max_timestamp=batch.max_timestamp,
+        now_ms=now_ms,
+        is_transactional=batch.is_transactional,
+    )
+    return None
+
+
+def refused(known: Accepted | Duplicate | ErrorCode) -> AppendedBatch | ErrorCode:
+    """The answer to a batch that isn't appended. A duplicate's is the first one's, with a time even under CreateTime."""
+    assert not isinstance(known, Accepted)
+    if isinstance(known, Duplicate):
+        return AppendedBatch(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
+    return known

@@ -1,0 +1,104 @@
+"""Why a partition's oldest segment is still there, and when it will go: the rules of `retention`, asked of that one segment.
+
+For people. What is told is what a pass would decide now, rule by rule, and for rules that time fulfils, when. A pass looks from time to
+time only (`log.retention.check.interval.ms`), so a segment goes at the first one after its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from lowtide.protocol.types import NO_TIMESTAMP, Offset
+from lowtide.storage.log.retention_plan import (
+    Reason,
+    RetentionOffsets,
+    RetentionRules,
+    SegmentT,
+    SegmentTimes,
+    end_of,
+    first_kept,
+    may_go,
+    written_ms,
+)
+
+
+class Hold(Enum):
+    """What keeps a segment whatever the rules say."""
+
+    EMPTY = "empty"
+    """There are no records in it, and it is the only one."""
+    NOT_REPLICATED = "not-replicated"
+    """It reaches to or above the high watermark."""
+    COMPACTED = "compacted"
+    """The cleanup policy is `compact` alone."""
+    NO_POLICY = "no-policy"
+    """The cleanup policy is empty."""
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What a rule that is on says of a segment."""
+
+    reason: Reason
+    goes_at_ms: int | None = None
+    """The first millisecond, by the wall clock, in which it goes; may be over. None where time alone doesn't do it."""
+    bytes_missing: int | None = None
+    """How much more must be written until it goes."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The oldest segment of a partition: `[first_offset, end_offset)`, and what keeps it. Without `outlooks` nothing ends that."""
+
+    first_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    is_active: bool
+    """It is the one that is written; it is closed when it goes."""
+    hold: Hold | None = None
+    outlooks: tuple[Outlook, ...] = ()
+
+
+def explain(
+    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+) -> Kept:
+    """Why the oldest segment that doesn't lie below the log start is there. Of a rule that waits for something else, only that it is on."""
+    number = first_kept(segments, offsets)
+    segment, end_offset = segments[number], end_of(segments, number, offsets)
+    is_active = number + 1 == len(segments)
+    first_offset = max(segment.base_offset, offsets.log_start_offset)
+    hold: Hold | None = None
+    if is_active and not segment.size:
+        hold = Hold.EMPTY
+    elif "delete" not in rules.cleanup_policy:
+        hold = Hold.COMPACTED if rules.cleanup_policy else Hold.NO_POLICY
+    outlooks = () if hold is not None else _outlooks(segments[number:], end_offset, offsets, rules, times, now_ms)
+    if hold is None and not may_go(segments, number, offsets):
+        hold = Hold.NOT_REPLICATED
+    return Kept(first_offset, end_offset, segment.size, is_active, hold, outlooks)
+
+
+def _outlooks(
+    segments: Sequence[SegmentT],
+    end_offset: Offset,
+    offsets: RetentionOffsets,
+    rules: RetentionRules,
+    times: SegmentTimes[SegmentT],
+    now_ms: int,
+) -> tuple[Outlook, ...]:
+    """The rules that are on, in their order, of the first of these segments."""
+    oldest, found = segments[0], []
+    if rules.retention_commitoffset_ms >= 0:
+        is_past = offsets.consumed_offset is not None and end_offset <= offsets.consumed_offset
+        goes_at_ms = written_ms(oldest, times) + rules.retention_commitoffset_ms + 1
+        found.append(Outlook(Reason.CONSUMED, goes_at_ms if is_past else None))
+    if rules.log_retention_min_timestamp > 0:
+        is_before = NO_TIMESTAMP < times.largest_timestamp(oldest) < rules.log_retention_min_timestamp
+        found.append(Outlook(Reason.MIN_TIMESTAMP, now_ms if is_before else None))
+    if rules.retention_bytes >= 0:
+        missing = rules.retention_bytes - sum(segment.size for segment in segments[1:])
+        found.append(Outlook(Reason.SIZE, now_ms) if missing <= 0 else Outlook(Reason.SIZE, bytes_missing=missing))
+    if rules.retention_ms >= 0:
+        found.append(Outlook(Reason.TIME, written_ms(oldest, times) + rules.retention_ms + 1))
+    return tuple(found)

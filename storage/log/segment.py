@@ -1,0 +1,466 @@
+"""One piece of a log: the `.log` file with whole record batches and nothing else, and its two indexes.
+
+Guards: `size` is where the last whole batch ends; what a failed write left behind it is cut before anything else happens. Slices of a
+segment read bytes below the size it had when they were made, and die when the segment is cut.
+
+The indexes of the segment that is written live in memory and reach their files when the segment is rolled or closed. Those of the others
+are read when needed and forgotten again by `SegmentCache`. The `.log` file of either is opened when needed and closed by `OpenFiles`.
+
+It doesn't know log start, high watermark or producers, decides nothing about rolling over, and never syncs.
+
+File names: the base offset in 20 digits, then `.log`, `.index`, `.timeindex`; `.txnindex` and `.snapshot` belong to it, too, and
+go when it goes. Source: Kafka's LogSegment, LogFileUtils.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, ControlRecord, read_batch_header, read_control_record
+from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
+from lowtide.runtime.filesystem import Buffer, File, FileSystem
+from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.log.file_slice import SliceToken
+from lowtide.storage.log.index import MAX_RELATIVE_OFFSET, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from lowtide.storage.log.open_files import OpenFiles
+from lowtide.storage.log.roll_limits import RollLimits, jitter_ms
+from lowtide.storage.log.segment_file import SegmentFile
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+"""All files of a segment, in the order in which they go: without its `.log` the others are orphans, which a start removes."""
+
+CONTROL_BYTES_MAX: Final = 1 << 16
+"""A control batch holds one record of a few bytes."""
+
+_SCAN_BYTES: Final = 4096
+"""Read at once when looking for a batch: about what lies between two index entries."""
+_WALK_BYTES: Final = 1 << 16
+_DENSE_BYTES: Final = 2 * _SCAN_BYTES
+"""Index entries further apart than this stand for large batches, with no others between them."""
+_KNOWN_STARTS: Final = 32
+"""Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than that."""
+
+# Base offset, batch length and, behind epoch, magic, CRC and attributes, the last offset's delta.
+_PLACE: Final = Struct(">qi11xi")
+_LENGTH_END: Final = 12
+
+
+def offset_name(offset: Offset) -> str:
+    """The 20 digits that begin the name of a segment's or snapshot's file."""
+    return f"{offset:020d}"
+
+
+class BatchPlace(msgspec.Struct, gc=False):
+    """Where a batch lies: its first offset, its byte place and its size."""
+
+    base_offset: Offset
+    last_offset: Offset
+    position: FilePosition
+    size: int
+
+
+def next_base_offset(log_end_offset: Offset, last_offset: Offset) -> Offset:
+    """Where a segment begins whose first batch ends at `last_offset` (inclusive): where the log ends, though the batch may begin above.
+
+    So the segments of a follower join, also when its leader's log is compacted: a gap between them tells of a loss.
+    """
+    return max(log_end_offset, Offset(last_offset - MAX_RELATIVE_OFFSET))
+
+
+class Segment(SegmentFile):
+    """One segment. `base_offset` is at or below its first batch; it ends where the next segment begins."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_indexes",
+        "_known",
+        "_known_before",
+        "base_offset",
+        "changed",
+        "created_ms",
+        "directory",
+        "first_timestamp",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "token",
+    )
+
+    def __init__(self, filesystem: FileSystem, directory: str, base_offset: Offset, *, size: int, created_ms: int) -> None:
+        """A closed segment of `size` bytes; nothing is opened yet. `created_ms` is when it was made, or else when it was loaded."""
+        super().__init__(filesystem, f"{directory}/{offset_name(base_offset)}{LOG_SUFFIX}", size)
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._known: dict[Offset, FilePosition] = {}
+        self._known_before: dict[Offset, FilePosition] = {}
+        self._bytes_since_entry = 0
+        self.directory = directory
+        self.base_offset = base_offset
+        self.token = SliceToken()
+        self.changed = False
+        self.created_ms = created_ms
+        self.first_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path!r}, size={self.size})"
+
+    # Opening and forgetting
+
+    @classmethod
+    def create(
+        cls,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: Offset,
+        *,
+        now_ms: int,
+        preallocate_bytes: int = 0,
+        files: OpenFiles | None = None,
+    ) -> Segment:
+        """Makes the empty `.log` file of a new segment and opens it for writing.
+
+        A file of that name is a leftover of a roll that failed, and is emptied. Errors: OSError; then no file is left behind.
+        """
+        segment = cls(filesystem, directory, base_offset, size=0, created_ms=now_ms)
+        segment.files = files
+        if files is not None:
+            files.make_room(segment, for_writing=True)
+        file = filesystem.open(segment.path, write=True, create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+            if preallocate_bytes:
+                file.allocate(preallocate_bytes)
+        except OSError:
+            file.close()
+            with contextlib.suppress(OSError):
+                filesystem.unlink(segment.path)
+            raise
+        segment._file, segment._pinned = file, True
+        segment._indexes = (OffsetIndex(base_offset), TimeIndex(base_offset))
+        segment.changed = True
+        if files is not None:
+            files.opened(segment)
+        return segment
+
+    def open_for_writing(self) -> None:
+        """Makes this the segment that is written: its indexes stay in memory until `unpin`. Errors: StorageError."""
+        if self._pinned:
+            return
+        indexes = self.indexes
+        self.forget_file()
+        self._pinned = True
+        self._bytes_since_entry = self.size - indexes[0].last_position
+        try:
+            self._reload_timestamps()
+        except StorageError:
+            self.forget_file()
+            self._pinned = False
+            raise
+
+    def unpin(self) -> None:
+        """Leaves file and indexes to the cache; the indexes have been written."""
+        self._pinned = False
+        self._known, self._known_before = {}, {}
+
+    def forget(self) -> None:
+        """Lets go of the open file and the indexes; they are read again when needed."""
+        assert not self._pinned, self
+        self.forget_file()
+        self._indexes = None
+        self._known, self._known_before = {}, {}
+
+    @property
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Offset and time index; read now, or built again from the batches when their files are missing or no good."""
+        if self._indexes is None:
+            self._indexes = self.stored_indexes() or self.rebuild_indexes(_SCAN_BYTES)
+        return self._indexes
+
+    @property
+    def index_bytes(self) -> int:
+        """The memory that loaded indexes take, 0 while they aren't loaded."""
+        return sum(index.size_bytes for index in self._indexes) if self._indexes else 0
+
+    def stored_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
+        """The indexes as their files have them, or None if one is missing or not valid. Errors: StorageError."""
+        stem = self.path.removesuffix(LOG_SUFFIX)
+        try:
+            offsets = OffsetIndex.decode(self._filesystem.read_bytes(stem + INDEX_SUFFIX), self.base_offset, self.size)
+            times = TimeIndex.decode(self._filesystem.read_bytes(stem + TIME_INDEX_SUFFIX), self.base_offset)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(stem, error) from error
+        if offsets is None or times is None or (self.size and not len(times)):
+            # A written time index ends with the largest timestamp; one without any is as good as missing.
+            return None
+        return offsets, times
+
+    def rebuild_indexes(self, interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
+        """New indexes from the headers of all batches, of a closed segment or of one that is being opened; their files follow.
+
+        Sets what is known of the timestamps, too. Errors: StorageError.
+        """
+        self.reset_indexes()
+        for position, header in self.batches(0):
+            self.note_batch(header.last_offset, position, header.size_bytes, header.max_timestamp, interval_bytes)
+        assert self._indexes is not None
+        # Without them the next start builds them again: a full disk is no reason to fail here.
+        with contextlib.suppress(OSError):
+            if self.path.endswith(LOG_SUFFIX):
+                self.write_indexes()
+        return self._indexes
+
+    def reset_indexes(self) -> None:
+        """Begins both indexes anew, for a scan that calls `note_batch` for each batch."""
+        self._indexes = (OffsetIndex(self.base_offset), TimeIndex(self.base_offset))
+        self._bytes_since_entry = 0
+        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+
+    def write_indexes(self) -> list[str]:
+        """Writes both index files, with the last timestamp that Kafka expects at their end; returns their paths. Errors: OSError."""
+        offsets, times = self.indexes
+        times.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+        stem = self.path.removesuffix(LOG_SUFFIX)
+        written = [stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX]
+        self._filesystem.write_bytes(written[0], offsets.encode())
+        self._filesystem.write_bytes(written[1], times.encode())
+        self.changed = False
+        return written
+
+    def load_timestamps(self) -> None:
+        """Reads the largest timestamp of a closed segment from its time index. Errors: StorageError."""
+        if self.max_timestamp == NO_TIMESTAMP and self.size and not self._pinned:
+            self.max_timestamp, self.max_timestamp_offset = self.indexes[1].last_entry
+
+    # Writing
+
+    def is_full_for(self, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int) -> bool:
+        """Whether a batch of that size, last offset and timestamp belongs into a new segment.
+
+        Source: Kafka's LogSegment.shouldRoll. The age is counted in the records' own time where the first batch has one.
+        """
+        if self.size + size > limits.segment_bytes or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if not self.size:
+            return False
+        age_ms = max_timestamp - self.first_timestamp if self.first_timestamp >= 0 else now_ms - self.created_ms
+        if age_ms > limits.segment_ms - limits.segment_jitter_ms and age_ms > limits.segment_ms - jitter_ms(self.path, limits):
+            return True
+        assert self._indexes is not None
+        # The time index keeps one place for the entry that closing adds, and has the longer entries, though never more of them.
+        return (len(self._indexes[0].relative_offsets) + 2) * TIME_ENTRY_BYTES > limits.segment_index_bytes
+
+    def write(self, parts: list[Buffer], size: int) -> None:
+        """Appends the `size` bytes of `parts`, all or nothing. The caller calls `note_batch` for what they are.
+
+        Errors: OSError of the write; the file has been cut back. StorageError when cutting back failed, too.
+        """
+        file = self._file
+        if file is None:
+            file = self._open(for_writing=True)
+        try:
+            file.pwritev(parts, self.size)
+        except OSError:
+            try:
+                file.truncate(self.size)
+            except OSError as error:
+                raise StorageError(self.path, f"a failed write can't be cut back: {error.strerror}") from error
+            raise
+        self.size += size
+
+    def note_batch(self, last_offset: Offset, position: FilePosition, size: int, max_timestamp: int, interval_bytes: int) -> None:
+        """Takes a batch that lies at `position` into the indexes, about every `interval_bytes` one entry."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if self._bytes_since_entry > interval_bytes:
+            assert self._indexes is not None
+            self._indexes[0].append(last_offset, position)
+            self._indexes[1].maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+        self.changed = True
+
+    def cut(self, place: BatchPlace | None) -> None:
+        """Removes the batch at `place` and all behind it (nothing, if None). It is the segment that is written.
+
+        Slices that were made before are dead from now on. The index files go, too: after a crash a start then sees that this segment
+        must be checked whole. Errors: StorageError.
+        """
+        assert self._pinned
+        assert self._indexes is not None
+        self.token.valid = False
+        self.token = SliceToken()
+        self._known, self._known_before = {}, {}
+        self.changed = True
+        stem = self.path.removesuffix(LOG_SUFFIX)
+        try:
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    self._filesystem.unlink(stem + suffix)
+            if place is None:
+                return
+            self.file.truncate(place.position)
+        except OSError as error:
+            raise StorageError(self.path, f"it can't be cut: {error.strerror}") from error
+        offsets, times = self._indexes
+        self.size = place.position
+        offsets.truncate(place.base_offset)
+        times.truncate(place.base_offset)
+        self._bytes_since_entry = self.size - offsets.last_position
+        self._reload_timestamps()
+
+    def _reload_timestamps(self) -> None:
+        """Finds first and largest timestamp again: by the time index and the batches from its last entry on."""
+        assert self._indexes is not None
+        offsets, times = self._indexes
+        self.max_timestamp, self.max_timestamp_offset = times.last_entry
+        self.first_timestamp = next((header.max_timestamp for _, header in self.batches(0)), NO_TIMESTAMP)
+        for _, header in self.batches(offsets.lookup(self.max_timestamp_offset)):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+
+    # Reading
+
+    def remember_start(self, offset: Offset, position: FilePosition) -> None:
+        """Notes that the batch at `position` begins with `offset`, so that the next reader needs no search."""
+        known = self._known
+        if len(known) >= _KNOWN_STARTS:
+            self._known_before = known
+            self._known = known = {}
+        known[offset] = position
+
+    def known_start(self, offset: Offset) -> FilePosition | None:
+        """The byte place of the batch that begins with `offset`, if it is remembered."""
+        position = self._known.get(offset)
+        return self._known_before.get(offset) if position is None else position
+
+    def find(self, offset: Offset) -> BatchPlace | None:
+        """The first batch that ends at or after `offset`, or None when all end before. Errors: StorageError."""
+        indexes = self._indexes or self.indexes
+        before, position, after = indexes[0].around(offset)
+        if after - position > _DENSE_BYTES or position == 0 < after:
+            # Batches are large here, so each has its entry: the one after `offset` is likely to hold it.
+            place = self._place_at(after)
+            if place is not None and place.base_offset <= offset <= place.last_offset:
+                return place
+        try:
+            return self._scan(offset, position, before)
+        except DamagedSegmentError:
+            # The entry names a place where no batch begins: the index is damaged, or else the segment, which the scan will tell.
+            self.rebuild_indexes(_SCAN_BYTES)
+            return self._scan(offset, self.indexes[0].lookup(offset), None)
+
+    def _place_at(self, position: FilePosition) -> BatchPlace | None:
+        """The batch that an index entry says begins at `position`; None if none does."""
+        head = self._read(self._file or self.file, _PLACE.size, position)
+        if len(head) < _PLACE.size:
+            return None
+        base_offset, length, delta = _PLACE.unpack(head)
+        size = length + _LENGTH_END
+        if size < RECORD_BATCH_OVERHEAD or position + size > self.size or base_offset < self.base_offset or delta < 0:
+            return None
+        return BatchPlace(base_offset, base_offset + delta, position, size)
+
+    def _scan(self, offset: Offset, position: FilePosition, entry_offset: Offset | None) -> BatchPlace | None:
+        """`find` from byte `position` on, where an index says that the batch begins that holds `entry_offset` (None: no index says)."""
+        file, size = self.file, self.size
+        unpack, place_bytes = _PLACE.unpack_from, _PLACE.size
+        while position < size:
+            chunk = self._read(file, min(_SCAN_BYTES, size - position), position)
+            at, limit = 0, len(chunk) - place_bytes
+            while at <= limit:
+                base_offset, length, delta = unpack(chunk, at)
+                batch_size = length + _LENGTH_END
+                if (
+                    batch_size < RECORD_BATCH_OVERHEAD
+                    or position + at + batch_size > size
+                    or base_offset < self.base_offset
+                    or delta < 0
+                    or (entry_offset is not None and position and base_offset > entry_offset)
+                ):
+                    raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}")
+                entry_offset = None
+                if base_offset + delta >= offset:
+                    return BatchPlace(base_offset, base_offset + delta, position + at, batch_size)
+                at += batch_size
+            if at == 0:
+                raise DamagedSegmentError(self.path, f"the last {size - position} bytes are no record batch")
+            position += at
+        return None
+
+    def size_at(self, position: FilePosition) -> int:
+        """The size of the batch at `position`. Errors: StorageError."""
+        head = self._read(self.file, _LENGTH_END, position)
+        size = int.from_bytes(head[8:12], "big") + _LENGTH_END if len(head) == _LENGTH_END else 0
+        if not RECORD_BATCH_OVERHEAD <= size <= self.size - position:
+            raise DamagedSegmentError(self.path, f"no record batch begins at byte {position}")
+        return size
+
+    def batches(self, position: FilePosition) -> Iterator[tuple[FilePosition, BatchHeader]]:
+        """The headers of the batches from byte `position`, where one begins, on. Errors: StorageError. CRCs aren't checked."""
+        size = self.size
+        file = self.file if position < size else None
+        while file is not None and position < size:
+            chunk = self._read(file, min(_WALK_BYTES, size - position), position)
+            at = 0
+            while at + RECORD_BATCH_OVERHEAD <= len(chunk):
+                try:
+                    header = read_batch_header(chunk, at)
+                except ProtocolError as error:
+                    raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}: {error}") from error
+                batch_size = header.size_bytes
+                fits = 0 <= header.base_offset - self.base_offset <= MAX_RELATIVE_OFFSET - max(header.last_offset_delta, 0)
+                if batch_size < RECORD_BATCH_OVERHEAD or position + at + batch_size > size or not fits:
+                    raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}")
+                yield position + at, header
+                at += batch_size
+            if at == 0:
+                raise DamagedSegmentError(self.path, f"the last {size - position} bytes are no record batch")
+            position += at
+
+    def next_offset(self) -> Offset:
+        """One above the last offset it holds, its base offset when it is empty. Errors: StorageError."""
+        if not self.size:
+            return self.base_offset
+        last = self.base_offset - 1
+        for _, header in self.batches(self.indexes[0].last_position):
+            last = header.last_offset
+        return last + 1
+
+    def read_batch(self, position: FilePosition, size: int) -> bytes:
+        """The bytes of the batch at `position`. Errors: StorageError."""
+        return self._read(self.file, size, position)
+
+    def read_control(self, position: FilePosition, header: BatchHeader) -> ControlRecord | None:
+        """What the control batch at `position` says; None for an ordinary batch. Errors: StorageError."""
+        if not header.is_control:
+            return None
+        try:
+            return read_control_record(self.read_batch(position, header.size_bytes), max_bytes=CONTROL_BYTES_MAX)
+        except ProtocolError as error:
+            raise DamagedSegmentError(self.path, f"the control batch at byte {position} can't be read: {error}") from error
+
+    def _read(self, file: File, size: int, position: FilePosition) -> bytes:
+        try:
+            return file.pread(size, position)
+        except OSError as error:
+            raise storage_error(self.path, error) from error

@@ -1,0 +1,179 @@
+"""The `.snapshot` files of a log: the producer state at an offset, so that a start needn't replay the whole log.
+
+A snapshot named by offset x holds what all records below x left behind. One is taken at each roll, named by the new segment, which it
+leaves the log with, one at a clean stop, and one when a log was recovered. A damaged one is dropped and the next older one used; without
+any, the log is replayed.
+
+Of each producer it holds the last batch. The batches before that are looked up in the log: a producer that got no answers sends up to five
+of them again, and the first one would be taken for a gap (librdkafka ends a producer for that). Kafka does not look them up.
+
+Source: Kafka's ProducerStateManager; the content is `storage/log/producer_state.py`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, takewhile
+
+from lowtide.protocol.records import BatchHeader
+from lowtide.protocol.types import FilePosition, Offset
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.errors import DamagedSegmentError, storage_error
+from lowtide.storage.log.open_transactions import CompletedTransaction
+from lowtide.storage.log.producer_state import CorruptSnapshotError, ProducerStateManager
+from lowtide.storage.log.segment import SNAPSHOT_SUFFIX, Segment, offset_name
+from lowtide.storage.log.segment_list import SegmentList
+
+RECALLED_ENTRIES = 256
+"""So many entries of offset indexes are gone back: a megabyte of small batches at Kafka's `index.interval.bytes`, or 256 large ones."""
+
+RECALLED_SEGMENTS = 8
+"""In so many segments, each of which may hold a single batch."""
+
+
+class ProducerSnapshots:
+    """The snapshots of one log, by offset."""
+
+    __slots__ = ("_directory", "_filesystem", "_offsets")
+
+    def __init__(self, filesystem: FileSystem, directory: str, offsets: Iterable[Offset] = ()) -> None:
+        """`offsets` are those that have a file."""
+        self._filesystem = filesystem
+        self._directory = directory
+        self._offsets = sorted(offsets)
+
+    @property
+    def offsets(self) -> tuple[Offset, ...]:
+        """The offsets that have a snapshot, rising."""
+        return tuple(self._offsets)
+
+    def path(self, offset: Offset) -> str:
+        """The file of the snapshot at `offset`."""
+        return f"{self._directory}/{offset_name(offset)}{SNAPSHOT_SUFFIX}"
+
+    def take(self, offset: Offset, state: ProducerStateManager) -> str:
+        """Writes the state of all records below `offset`; returns the file's path. Errors: OSError."""
+        path = self.path(offset)
+        self._filesystem.write_bytes(path, state.encode_snapshot())
+        if offset not in self._offsets:
+            insort(self._offsets, offset)
+        return path
+
+    def reload(
+        self,
+        state: ProducerStateManager,
+        segments: SegmentList,
+        end_offset: Offset,
+        *,
+        newest: Offset,
+        now_ms: int,
+        recalls: bool = True,
+        on_completed: Callable[[Offset, CompletedTransaction], None] | None = None,
+    ) -> None:
+        """Brings `state` to `end_offset` (exclusive), where a segment or the log ends: a snapshot, then the batches behind it.
+
+        Of the snapshots at or below `newest` the newest is taken; a newer one only if no transaction had ended in it, for it doesn't say
+        which of those were decided. With `recalls` the batches before the snapshot are looked up. `on_completed` hears of each transaction
+        that ends, with the base offset of the segment of its marker.
+        Errors: StorageError.
+        """
+        state.reset()
+        first_base = segments.bases[0]
+        loaded = None
+        if on_completed is None:
+            loaded = self.load_newest(state, first_base, end_offset, now_ms=now_ms)
+        if loaded is None or (loaded > newest and state.knows_coordinators):
+            state.reset()
+            loaded = self.load_newest(state, first_base, newest, now_ms=now_ms)
+        start = first_base if loaded is None else loaded
+        if loaded is not None and recalls:
+            _recall(state, segments, start)
+        for number in range(max(segments.number_of(start), 0), len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= end_offset and number:
+                break
+            place = segment.find(start) if segment.size else None
+            if place is not None:
+                for position, header in segment.batches(place.position):
+                    if header.producer_id >= 0:
+                        completed = state.replay(header, now_ms=now_ms, control=segment.read_control(position, header))
+                        if completed is not None and on_completed is not None:
+                            on_completed(segment.base_offset, completed)
+            segments.used(segment)
+
+    def load_newest(self, state: ProducerStateManager, first_base: Offset, end_offset: Offset, *, now_ms: int) -> Offset | None:
+        """Loads the newest good snapshot from `first_base` to `end_offset` (both inclusive) into `state`; returns its offset, or None.
+
+        One below the first segment's base offset is useless: the batches that followed it are gone, and a producer with a sequence
+        that is too low would be refused, while one that isn't known may go on (KAFKA-7190). Damaged ones are removed.
+        Errors: StorageError.
+        """
+        for offset in reversed(self._offsets[bisect_left(self._offsets, first_base) : bisect_right(self._offsets, end_offset)]):
+            path = self.path(offset)
+            try:
+                state.load_snapshot(self._filesystem.read_bytes(path), now_ms=now_ms)
+            except (CorruptSnapshotError, FileNotFoundError):
+                self._remove(offset)
+            except OSError as error:
+                raise storage_error(path, error) from error
+            else:
+                return offset
+        return None
+
+    def drop_above(self, end_offset: Offset) -> None:
+        """Removes the snapshots above the exclusive log end `end_offset`: they know records that are gone. Errors: StorageError."""
+        for offset in self._offsets[bisect_right(self._offsets, end_offset) :]:
+            self._remove(offset)
+
+    def drop_except(self, kept: Iterable[Offset]) -> None:
+        """Removes all but the newest and those at the offsets `kept`. Errors: StorageError."""
+        keep = {*kept, *self._offsets[-1:]}
+        for offset in self.offsets:
+            if offset not in keep:
+                self._remove(offset)
+
+    def left_with_segments(self, base_offset: Offset) -> None:
+        """The segments below the one at `base_offset` are gone or going, and take their snapshots along."""
+        del self._offsets[: bisect_left(self._offsets, base_offset)]
+
+    def left_with_replaced(self, offsets: Iterable[Offset]) -> None:
+        """The segments at these base offsets became part of the one before, and took their snapshots along."""
+        gone = set(offsets)
+        self._offsets = [offset for offset in self._offsets if offset not in gone]
+
+    def _remove(self, offset: Offset) -> None:
+        self._offsets.remove(offset)
+        path = self.path(offset)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.unlink(path)
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+
+def _recall(state: ProducerStateManager, segments: SegmentList, start: Offset) -> None:
+    """Have `state`, which is that of a snapshot at `start`, remember the last batches below. Errors: StorageError."""
+    first, last = max(segments.number_of(start), 0), max(segments.number_of(start), 0)
+    places: list[tuple[FilePosition, FilePosition]] = []
+    entries = RECALLED_ENTRIES
+    for number in range(last, max(last - RECALLED_SEGMENTS, -1), -1):
+        segment = segments[number]
+        place = segment.find(start) if segment.size and number == last else None
+        end = segment.size if place is None else place.position
+        index = segment.indexes[0]
+        places.append((index.place_before(end, entries), end))
+        first, entries = number, entries - len(index) - 1
+        segments.used(segment)
+        if entries <= 0:
+            break
+    headers = [_headers(segments[first + number], *place) for number, place in enumerate(reversed(places))]
+    try:
+        state.recall(chain.from_iterable(headers))
+    except DamagedSegmentError:
+        return  # An entry that names no batch, or damage, which whoever reads it finds.
+
+
+def _headers(segment: Segment, position: FilePosition, end: FilePosition) -> Iterator[BatchHeader]:
+    return (header for _, header in takewhile(lambda found: found[0] < end, segment.batches(position)))

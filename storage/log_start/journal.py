@@ -1,0 +1,471 @@
+"""The journal of log start offsets: what makes an acknowledged delete stay deleted.
+
+One file per log directory, `lowtide-log-start.journal`, alone says where each of its logs starts, if not at the first segment.
+`LogStartJournal` guards these promises:
+
+- **Durable before told.** `accept` changes nothing that `value` or `entries` answer; they change when the entry can't be lost any more,
+  right before its callback runs.
+- **The last one wins**, not the largest: a truncation below the log start writes a lower one. Callbacks run in order of acceptance.
+- **One frame under way.** Entries accepted meanwhile wait and leave together in the next frame (group commit). A frame costs one write and
+  one fdatasync, however many partitions it names and however large the directory is.
+- **Never "log start 0" for want of knowledge.** A torn last frame (which was never acknowledged) is dropped; any other damage raises
+  StorageError with the file's name and the command that repairs it. Apache Kafka's fallback isn't followed here.
+
+When the file is three quarters full, at a clean stop and on request it *folds*: a new journal that begins with a snapshot takes its place,
+together with two exports, `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values back from
+the exports, with one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is in the journal's
+header), then Kafka has been at work here, and for each partition the larger value wins, once.
+
+The exports are renamed before the journal. A crash in between leaves the old journal beside newer exports, which adoption then reads; they
+hold what the old journal holds and entries that weren't acknowledged, so nothing is lost by it.
+
+It doesn't know logs: whether an offset is in range, and what follows from a rise, is decided by its callers.
+
+The bytes are in `journal_format.py`. Source: KIP-107.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias, cast
+
+import msgspec
+from crc32c import crc32c
+
+from lowtide.protocol.types import (
+    ZERO_TOPIC_ID,
+    FilePosition,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+from lowtide.runtime.committer import Barrier, Committer
+from lowtide.runtime.filesystem import File, FileSystem
+from lowtide.storage.checkpoint import (
+    LOG_BEGIN_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    TEMPORARY_SUFFIX,
+    carry_out,
+    encode_offsets,
+    joined,
+    staged_checkpoint,
+)
+from lowtide.storage.errors import is_passing
+from lowtide.storage.log_start.journal_format import (
+    JOURNAL_NAME,
+    REMOVED,
+    JournalContent,
+    LogStartEntry,
+    apply_entries,
+    check_entries,
+    encode_frame,
+    encode_journal,
+    frame_bytes,
+)
+from lowtide.storage.log_start.journal_loading import journal_path, load_journal
+
+OnDurable: TypeAlias = Callable[[OSError | None], None]
+
+
+class JournalHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """What a journal asks of, and tells, its owner."""
+
+    topic_name: Callable[[TopicId], str | None]
+    """The topic's name for the exports; None for a topic that this directory has no log of."""
+    on_failure: Callable[[OSError], None] = lambda _error: None
+    """Told once, before any callback, when a write or sync has failed: the log directory must go offline."""
+
+
+class _Accepted(NamedTuple):
+    entries: Sequence[LogStartEntry]
+    on_durable: OnDurable
+
+
+class LogStartJournal:
+    """The journal of one open log directory. Used from the event loop only."""
+
+    def __init__(self, filesystem: FileSystem, directory: str, committer: Committer, content: JournalContent, hooks: JournalHooks) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._committer = committer
+        self._hooks = hooks
+        self._path = journal_path(directory)
+        self._file = filesystem.open(self._path, write=True)
+        self._header = content.header
+        self._entries = dict(content.entries)
+        self._end = content.end
+        self._next_sequence = content.next_sequence
+        self._fold_at = _fold_threshold(content.header.capacity)
+        self._waiting: list[_Accepted] = []
+        self._stalled: list[_Accepted] = []
+        """What is in a frame of which some bytes may be written, and for the rest of which there was no room. It is written once more."""
+        self._fold_waiters: list[OnDurable] = []
+        self._fold_wanted = False
+        self._in_flight = False
+        self._stopping = False
+        self.failure: OSError | None = None
+        """The failed write or sync after which this journal takes nothing more; None while all is well."""
+
+    @classmethod
+    def open(
+        cls,
+        filesystem: FileSystem,
+        directory: str,
+        committer: Committer,
+        *,
+        folders: Mapping[TopicPartition, TopicId],
+        expected: bool,
+        hooks: JournalHooks,
+    ) -> LogStartJournal:
+        """Reads the directory's journal, making one where none is due, and adopts what Kafka has written. Start code: it may sync.
+
+        `folders` are the partitions of the directory with their topic ids (zero where unknown), for adoption. `expected` says that the
+        directory has had a journal before, so that its absence is damage.
+        Errors: StorageError with the file's name and the repair command, for a damaged or missing journal and for an offset checkpoint
+        that can't be read; OSError from the file system.
+        """
+        content = load_journal(filesystem, directory, folders=folders, expected=expected)
+        return cls(filesystem, directory, committer, content, hooks)
+
+    @property
+    def entries(self) -> Mapping[tuple[TopicId, int], Offset]:
+        """The durable log start offsets by topic id and partition; a view that changes with the journal."""
+        return MappingProxyType(self._entries)
+
+    @property
+    def exported_crc(self) -> int | None:
+        """CRC-32C of Kafka's checkpoint as we know it; any other content of that file is Kafka's."""
+        return self._header.exported_crc
+
+    def value(self, topic_id: TopicId, partition: int) -> Offset | None:
+        """The durable log start offset of a partition, or None if it has no entry."""
+        return self._entries.get((topic_id, partition))
+
+    def accept(self, entries: Sequence[LogStartEntry], on_durable: OnDurable) -> None:
+        """Takes log start offsets; `on_durable(None)` runs when all of them are durable and visible through `value`.
+
+        The sequence mustn't change afterwards. `on_durable` is given the error, and the entries may or may not be found after a restart,
+        when the write failed; it's never called from within `accept`, and exactly once, unless the process ends before.
+        Does not promise: that an offset is larger than the one before.
+        """
+        check_entries(entries)
+        self._take(_Accepted(entries, on_durable))
+
+    def forget(self, partitions: Iterable[tuple[TopicId, int]], on_durable: OnDurable) -> None:
+        """Removes the entries of partitions whose logs are gone; as `accept` otherwise. Unknown partitions are no fault."""
+        known = [(topic_id, partition, REMOVED) for topic_id, partition in partitions if topic_id != ZERO_TOPIC_ID]
+        self.accept(known, on_durable)
+
+    def fold(self, on_folded: OnDurable) -> None:
+        """Folds soon: new journal, fresh exports. `on_folded` is given an error if that failed; ENOSPC leaves the journal in service."""
+        assert not self._stopping, self._path
+        self._fold_wanted = True
+        self._fold_waiters.append(on_folded)
+        self._commit_next()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a frame waits for room."""
+        return bool(self._stalled)
+
+    def retry(self) -> None:
+        """Writes the frame for which there was no room, if there is one. On the order of once a second; later entries wait for it."""
+        self._commit_next()
+
+    def stop(self) -> None:
+        """Takes nothing more and sends nothing more on its way; what is under way is still answered."""
+        self._stopping = True
+
+    def finish(self) -> None:
+        """Makes durable what still waits, folds if there's something to fold, and lets the file go. Stop code: it syncs.
+
+        Called after `stop`, when the committer has answered everything. On a full disk the journal is left unfolded, which is no error.
+        Errors: OSError, the one after which the journal had failed or a new one; those who wait are told.
+        """
+        assert self._stopping, self._path
+        assert not self._in_flight, self._path
+        batch, stalled = self._waiting, self._stalled
+        self._waiting, self._stalled = [], []
+        waiters, self._fold_waiters = self._fold_waiters, []
+        error = self.failure
+        if error is None:
+            try:
+                if stalled:
+                    self._write_now(_entries_of(stalled))
+                self._fold_now(_entries_of(batch) if batch else ())
+            except OSError as failed:
+                if not is_passing(failed):
+                    self._fail(failed)
+                error = failed
+        self._file.close()
+        for accepted in (*stalled, *batch):
+            accepted.on_durable(error)
+        _tell(waiters, error)
+        if error is not None:
+            raise error
+
+    def _write_now(self, entries: Sequence[LogStartEntry]) -> None:
+        """A frame for which the file has room. Stop code: it syncs."""
+        self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
+        self._file.sync()
+        self._next_sequence += 1
+        self._end += frame_bytes(len(entries))
+        apply_entries(self._entries, entries)
+
+    def _fold_now(self, entries: Sequence[LogStartEntry]) -> None:
+        """The fold of a stop, with its frame, one step after the other."""
+        if entries and self._end + frame_bytes(len(entries)) <= self._header.capacity:
+            self._write_now(entries)
+            entries = ()
+        folded = dict(self._entries)
+        apply_entries(folded, entries)
+        exported, image, _content = self._folded(folded)
+        if not entries and self._is_folded(crc32c(exported)):
+            return
+        staged = self._staged_fold(exported, image)
+        if isinstance(staged, Barrier):
+            try:
+                carry_out(self._filesystem, staged)
+            except OSError as error:
+                if not is_passing(error):
+                    raise
+                self._undo_fold()
+                self._filesystem.sync_directory(self._directory)
+                staged = error
+            else:
+                apply_entries(self._entries, entries)
+        if isinstance(staged, OSError) and (not is_passing(staged) or entries):
+            raise staged
+
+    def _take(self, accepted: _Accepted) -> None:
+        if self._stopping or self.failure is not None:
+            refused = self.failure or OSError(errno.ESHUTDOWN, "the journal takes no more entries: the broker is stopping", self._path)
+            self._answer_later([accepted], refused)
+            return
+        self._waiting.append(accepted)
+        if not self._in_flight:
+            self._commit_next()
+
+    def _commit_next(self) -> None:
+        """Sends what waits on its way, if nothing is under way."""
+        if self._in_flight or self._stopping or self.failure is not None or not (self._waiting or self._fold_wanted or self._stalled):
+            return
+        if self._stalled:
+            # The very same bytes: a torn frame at this place stays the beginning of one frame.
+            stalled, self._stalled = self._stalled, []
+            entries = _entries_of(stalled)
+            self._write_frame(stalled, entries, self._end + frame_bytes(len(entries)))
+            return
+        batch, self._waiting = self._waiting, []
+        entries = _entries_of(batch)
+        end = self._end + frame_bytes(len(entries))
+        if self._fold_wanted or end > self._fold_at:
+            waiters, self._fold_waiters, self._fold_wanted = self._fold_waiters, [], False
+            full = self._fold_with(batch, entries, waiters)
+            if full is None:
+                return
+            batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
+            if end > self._header.capacity:
+                self._answer_later(batch, full)
+                return
+            # A full disk delays the fold only: a quarter of the file is kept for deletes, which are what frees the disk.
+            self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
+        self._write_frame(batch, entries, end)
+
+    def _write_frame(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], end: FilePosition) -> None:
+        if not entries:
+            self._submit(Barrier(), partial(self._on_frame, batch, entries))
+            return
+        try:
+            self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
+        except OSError as error:
+            if is_passing(error):
+                # The file has its size, but on some file systems overwriting takes room too.
+                self._stalled = batch
+                return
+            self._fail(error)
+            self._answer_later(batch, error)
+            return
+        self._next_sequence += 1
+        self._end = end
+        self._submit(Barrier(files=(self._file,)), partial(self._on_frame, batch, entries))
+
+    def _submit(self, barrier: Barrier, on_done: OnDurable) -> None:
+        self._in_flight = True
+        self._committer.submit(barrier, on_done)
+
+    def _on_frame(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], error: OSError | None) -> None:
+        self._in_flight = False
+        if error is None:
+            apply_entries(self._entries, entries)
+            self._commit_next()
+        else:
+            self._fail(error)
+        for accepted in batch:
+            accepted.on_durable(error)
+        self._drain_after_failure()
+
+    def _fold_with(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], waiters: list[OnDurable]) -> OSError | None:
+        """Starts a fold that also makes `entries` durable.
+
+        Returns None when it's under way (or the journal has failed and everybody is being told), or the error of a full disk.
+        """
+        folded = dict(self._entries)
+        apply_entries(folded, entries)
+        exported, image, content = self._folded(folded)
+        if not batch and self._is_folded(crc32c(exported)):
+            self._committer.submit(Barrier(), partial(_tell, waiters))
+            return None
+        staged = self._staged_fold(exported, image)
+        if isinstance(staged, Barrier):
+            # The journal is the last of the files and of the renames; the module's head says why.
+            self._submit(staged, partial(self._on_fold, batch, waiters, _Folded(cast("File", staged.files[-1]), content)))
+            return None
+        if is_passing(staged):
+            return staged
+        self._fail(staged)
+        self._fold_waiters = waiters
+        self._answer_later(batch, staged)
+        return None
+
+    def _staged_fold(self, exported: bytes, image: bytes) -> Barrier | OSError:
+        """Writes the three files of a fold under temporary names, all of them or none."""
+        staged: list[Barrier] = []
+        try:
+            for name, text in ((LOG_BEGIN_CHECKPOINT, exported), (LOG_START_CHECKPOINT, exported), (JOURNAL_NAME, image)):
+                staged.append(staged_checkpoint(self._filesystem, f"{self._directory}/{name}", text))
+        except OSError as error:
+            self._remove_staged()
+            return error
+        return joined(staged)
+
+    def _on_fold(self, batch: list[_Accepted], waiters: list[OnDurable], folded: _Folded, error: OSError | None) -> None:
+        self._in_flight = False
+        if error is not None and is_passing(error):
+            try:
+                self._undo_fold()
+            except OSError as failed:
+                error = failed
+            else:
+                self._submit(Barrier(directories=(self._directory,)), partial(self._on_fold_undone, batch, waiters, error))
+                return
+        if error is None:
+            self._file.close()
+            self._file, content = folded
+            self._header = content.header
+            self._entries.clear()
+            self._entries.update(content.entries)
+            self._end = content.end
+            self._next_sequence = content.next_sequence
+            self._fold_at = _fold_threshold(content.header.capacity)
+            self._commit_next()
+        else:
+            self._fail(error)
+        for accepted in batch:
+            accepted.on_durable(error)
+        _tell(waiters, error)
+        self._drain_after_failure()
+
+    def _undo_fold(self) -> None:
+        """There was no room for one of the names of a fold. The journal's comes last, so the old journal stays in service.
+
+        The export that the next start may adopt must not say what the journal doesn't: a later truncation could lower that, and the start
+        would raise it again. A start that finds no export adopts nothing. Errors: OSError.
+        """
+        self._remove_staged()
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.unlink(f"{self._directory}/{LOG_START_CHECKPOINT}")
+
+    def _on_fold_undone(self, batch: list[_Accepted], waiters: list[OnDurable], full: OSError, error: OSError | None) -> None:
+        """What the new journal would have made durable goes into a frame of the old one."""
+        self._in_flight = False
+        batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
+        entries = _entries_of(batch)
+        end = self._end + (frame_bytes(len(entries)) if entries else 0)
+        self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
+        if error is not None:
+            self._fail(error)
+            self._answer_later(batch, error)
+        elif end > self._header.capacity:
+            self._answer_later(batch, full)
+        else:
+            self._write_frame(batch, entries, end)
+
+    def _folded(self, entries: Mapping[tuple[TopicId, int], Offset]) -> tuple[bytes, bytes, JournalContent]:
+        """What a fold writes: the exports, the new journal, and what it will hold."""
+        exported = self._exported(entries)
+        snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
+        image, content = encode_journal(snapshot, first_sequence=self._next_sequence, exported_crc=crc32c(exported))
+        return exported, image, content
+
+    def _exported(self, entries: Mapping[tuple[TopicId, int], Offset]) -> bytes:
+        offsets: dict[TopicPartition, Offset] = {}
+        for (topic_id, partition), offset in entries.items():
+            name = self._hooks.topic_name(topic_id)
+            if name is not None:
+                offsets[TopicPartition(name, partition)] = offset
+        return encode_offsets(offsets)
+
+    def _is_folded(self, exported_crc: int) -> bool:
+        """Whether the journal is nothing but its snapshot and the exports say the same."""
+        exports = (f"{self._directory}/{LOG_BEGIN_CHECKPOINT}", f"{self._directory}/{LOG_START_CHECKPOINT}")
+        unchanged = self._end == self._header.snapshot_end and self._header.exported_crc == exported_crc
+        return unchanged and all(map(self._filesystem.exists, exports))
+
+    def _remove_staged(self) -> None:
+        """Gives back the space of temporary files that couldn't be finished."""
+        for name in (LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, JOURNAL_NAME):
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(f"{self._directory}/{name}{TEMPORARY_SUFFIX}")
+
+    def _fail(self, error: OSError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._hooks.on_failure(error)
+
+    def _answer_later(self, batch: list[_Accepted], error: OSError) -> None:
+        """Answers `batch`, and after a failure all who wait, through the committer: never from within the call that brought the entries."""
+
+        def answer(_failed: OSError | None) -> None:
+            for accepted in batch:
+                accepted.on_durable(error)
+            self._drain_after_failure()
+            self._commit_next()
+
+        self._committer.submit(Barrier(), answer)
+
+    def _drain_after_failure(self) -> None:
+        if self.failure is None or self._in_flight:
+            return
+        batch = self._stalled + self._waiting
+        self._stalled, self._waiting = [], []
+        waiters, self._fold_waiters = self._fold_waiters, []
+        for accepted in batch:
+            accepted.on_durable(self.failure)
+        _tell(waiters, self.failure)
+
+
+def _entries_of(batch: Sequence[_Accepted]) -> Sequence[LogStartEntry]:
+    return batch[0].entries if len(batch) == 1 else [entry for accepted in batch for entry in accepted.entries]
+
+
+class _Folded(NamedTuple):
+    file: File
+    content: JournalContent
+
+
+def _fold_threshold(capacity: int) -> FilePosition:
+    return capacity // 4 * 3
+
+
+def _tell(waiters: Iterable[OnDurable], error: OSError | None) -> None:
+    for waiter in waiters:
+        waiter(error)
+
+
+def _tell_at_least(waiters: Iterable[OnDurable], least: OSError, error: OSError | None) -> None:
+    _tell(waiters, error or least)

@@ -1,0 +1,108 @@
+"""The journal of log start offsets as a start reads it: repeated durably, without a torn tail, with what Kafka has written meanwhile.
+
+Guards: damage is never read as "no entry"; each error names the file and the command that repairs it. `journal.py` says what the files
+promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from crc32c import crc32c
+from msgspec.structs import replace
+
+from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CheckpointError, decode_offsets
+from lowtide.storage.errors import StorageError, is_passing
+from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalContent, JournalDamageError, decode_journal, encode_journal
+
+
+def repair_hint(directory: str) -> str:
+    """The end of every sentence about damage: what the operator can do."""
+    return f"nothing was changed; `lowtide repair-log-start --log-dir {directory}` shows what can be saved and saves it"
+
+
+def journal_path(directory: str) -> str:
+    """Where the journal of a log directory is."""
+    return f"{directory}/{JOURNAL_NAME}"
+
+
+def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool) -> JournalContent:
+    """Reads a directory's journal and writes it anew: durable, folded, without a torn tail, with what Kafka has written. See `open`."""
+    path = journal_path(directory)
+    exports = {
+        name: read_offsets(filesystem, directory, name)
+        for name in (LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT)
+        if filesystem.exists(f"{directory}/{name}")
+    }
+    content: JournalContent | None = None
+    if filesystem.exists(path):
+        try:
+            content = decode_journal(filesystem.read_bytes(path))
+        except JournalDamageError as damage:
+            raise StorageError(path, f"the journal of log start offsets is damaged: {damage}; {repair_hint(directory)}") from damage
+    elif expected or LOG_BEGIN_CHECKPOINT in exports:
+        reason = f"the journal of log start offsets is missing though this directory had one; {repair_hint(directory)}"
+        raise StorageError(path, reason)
+    entries = dict(content.entries) if content else {}
+    known_crc = content.header.exported_crc if content else None
+    exported_crc, kafka_offsets = exports.get(LOG_START_CHECKPOINT, (known_crc, {}))
+    # A folder without a topic id can't have an entry yet: then Kafka's file stays to be adopted, by the next start.
+    unknown = any(folders.get(topic_partition) == ZERO_TOPIC_ID for topic_partition in kafka_offsets)
+    if exported_crc != known_crc:
+        merge_larger(entries, kafka_offsets, folders)
+    # Always written anew. What a killed process wrote can be read though it may not be durable, and after a failed sync the system says of
+    # such pages that they are clean: syncing the old file again would prove nothing, and a later frame would stand behind a lost one.
+    first_sequence = content.next_sequence if content else 1
+    snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
+    image, rewritten = encode_journal(snapshot, first_sequence=first_sequence, exported_crc=known_crc if unknown else exported_crc)
+    try:
+        filesystem.replace_file(path, image)
+    except OSError as error:
+        if not is_passing(error) or content is None:
+            raise
+        # A full disk is freed by deletes, which need a broker that starts.
+        _write_in_place(filesystem, directory, content.end)
+        return replace(content, entries=entries, torn=False)
+    return rewritten
+
+
+def _write_in_place(filesystem: FileSystem, directory: str, end: FilePosition) -> None:
+    """Writes the journal once more over itself, which takes no room, without what is torn behind `end`; durable on return.
+
+    Whatever sectors of it a power cut leaves out, the journal reads the same: what stays is equal, and a torn frame loses one more.
+    """
+    path = journal_path(directory)
+    file = filesystem.open(path, write=True)
+    size = file.size()
+    file.pwritev([file.pread(end, 0), bytes(size - end)], 0)
+    file.sync()
+    file.close()
+    filesystem.sync_directory(directory)
+
+
+def merge_larger(
+    entries: dict[tuple[TopicId, int], Offset],
+    offsets: Mapping[TopicPartition, Offset],
+    folders: Mapping[TopicPartition, TopicId],
+) -> None:
+    """Raises `entries` to what a checkpoint by names says about partitions that are here; where it says less, nothing changes."""
+    for topic_partition, offset in offsets.items():
+        topic_id = folders.get(topic_partition, ZERO_TOPIC_ID)
+        if topic_id != ZERO_TOPIC_ID:
+            key = (topic_id, topic_partition.partition)
+            entries[key] = max(offset, entries.get(key, offset))
+
+
+def read_offsets(filesystem: FileSystem, directory: str, name: str) -> tuple[int, dict[TopicPartition, Offset]]:
+    """The CRC-32C and the entries of one of the two exports.
+
+    Errors: CheckpointError with the repair command; an empty file is one: log starts that were lost aren't "no deletes".
+    """
+    path = f"{directory}/{name}"
+    content = filesystem.read_bytes(path)
+    try:
+        return crc32c(content), decode_offsets(content, path, empty_allowed=False)
+    except CheckpointError as error:
+        raise CheckpointError(path, f"{error.reason}; {repair_hint(directory)}") from error

@@ -1,0 +1,152 @@
+"""The table of configuration keys: what each text becomes, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.broker.config.broker_config import BROKER_KEYS
+from lowtide.broker.config.key import HIDDEN, ConfigError, ConfigKey, Matching, OneOf, Range, Type, at_least, value_text
+from lowtide.broker.config.keys_cluster import CLUSTER_KEYS
+from lowtide.broker.config.keys_groups import GROUP_KEYS
+from lowtide.broker.config.keys_own import OWN_KEYS
+from lowtide.broker.config.keys_remote import REMOTE_KEYS
+from lowtide.broker.config.keys_security import SECURITY_KEYS
+from lowtide.broker.config.keys_server import SERVER_KEYS
+from lowtide.broker.config.keys_topics import TOPIC_KEYS
+
+TABLES = (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS, OWN_KEYS)
+KEYS = [key for table in (*TABLES, TOPIC_KEYS) for key in table]
+ONE_OF_EACH = {
+    Type.BOOLEAN: ("true", True),
+    Type.SHORT: ("-32768", -32768),
+    Type.INT: ("2147483647", 2147483647),
+    Type.LONG: ("-9223372036854775808", -(2**63)),
+    Type.DOUBLE: ("1.5E3", 1500.0),
+    Type.STRING: ("a b", "a b"),
+    Type.LIST: ("a, b ,c", ("a", "b", "c")),
+    Type.CLASS: ("a.B", "a.B"),
+    Type.PASSWORD: ("s3cret", "s3cret"),
+}
+
+
+def key_of(type_: Type, allowed=None) -> ConfigKey:
+    return ConfigKey("some.key", type_, None, allowed, "A key.")
+
+
+def test_no_key_is_in_two_tables():
+    """A key described twice could say two things."""
+    names = [key.name for table in TABLES for key in table]
+    assert len(names) == len(set(names)) == len(BROKER_KEYS)
+    assert len({key.name for key in TOPIC_KEYS}) == len(TOPIC_KEYS)
+
+
+def test_all_keys_of_kafka_4_3_are_known():
+    """A file written for Apache Kafka must not be refused for a key that Kafka has: it has 360 for brokers and 34 for topics.
+
+    One more is of Kafka's before 4.0, and two are such as Kafka can only set while it runs. KIP-47 and KIP-68, which Kafka hasn't taken,
+    have five for brokers and four for topics.
+    """
+    kafka = [name for name in BROKER_KEYS if not name.startswith("lowtide.")]
+    assert (len(kafka), len(TOPIC_KEYS)) == (360 + 3 + 5, 34 + 4)
+    assert len(BROKER_KEYS) == len(kafka) + len(OWN_KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{key.scope.value}-{key.name}")
+def test_a_key_is_sound(key: ConfigKey):
+    """Its own default is allowed and is written as it was read; its sentence is one; what it allows can be said."""
+    if key.default is not None:
+        value = key.default_value
+        assert key.parse(value_text(value)) == value
+    assert key.doc.endswith(".")
+    assert "\n" not in key.doc
+    assert key.describe_allowed()
+    if key.broker_key is not None:
+        broker = BROKER_KEYS[key.broker_key]
+        assert broker.type is key.type or {broker.type, key.type} == {Type.INT, Type.LONG}
+
+
+def test_topic_defaults_are_those_of_the_broker():
+    """A topic that sets nothing on a broker that sets nothing has Kafka's defaults, whichever table they are read from."""
+    by_synonyms = {"flush.ms", "retention.ms", "segment.ms", "segment.jitter.ms"}
+    for key in TOPIC_KEYS:
+        if key.broker_key is not None and key.name not in by_synonyms:
+            assert BROKER_KEYS[key.broker_key].default_value == key.default_value, key.name
+
+
+@pytest.mark.parametrize("type_", Type)
+def test_each_type_reads_its_text(type_: Type):
+    """White space around a value doesn't count, as in Kafka."""
+    text, value = ONE_OF_EACH[type_]
+    assert key_of(type_).parse(f"  {text}\t") == value
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        (Type.BOOLEAN, "yes"),
+        (Type.BOOLEAN, ""),
+        (Type.BOOLEAN, "1"),
+        (Type.SHORT, "32768"),
+        (Type.INT, "2147483648"),
+        (Type.INT, "1_000"),
+        (Type.INT, "1.0"),
+        (Type.INT, "0x10"),
+        (Type.INT, ""),
+        (Type.INT, "1 2"),
+        (Type.INT, "\u0661"),
+        (Type.LONG, "9223372036854775808"),
+        (Type.LONG, "9" * 5000),
+        (Type.DOUBLE, "nan"),
+        (Type.DOUBLE, "inf"),
+        (Type.DOUBLE, "1,5"),
+        (Type.DOUBLE, "."),
+    ],
+)
+def test_what_is_no_value_of_its_type_is_refused(type_: Type, text: str):
+    """Python reads more than Java does; nothing that Kafka refuses gets in."""
+    with pytest.raises(ConfigError, match=r"some\.key="):
+        key_of(type_).parse(text)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "type_", "good", "bad"),
+    [
+        (at_least(1), Type.INT, ["1", "7"], ["0", "-1"]),
+        (Range(0, 1), Type.DOUBLE, ["0", "1", "0.5"], ["1.01", "-0.1"]),
+        (Range(1, 9, -1), Type.INT, ["-1", "1", "9"], ["0", "-2", "10"]),
+        (OneOf(("none", "some")), Type.STRING, ["none", "some"], ["None", "", "none,some"]),
+        (OneOf(("NONE",), any_case=True), Type.STRING, ["none", "None"], ["no"]),
+        (OneOf(("compact", "delete")), Type.LIST, ["", "delete", "delete,delete", "delete, compact"], ["DELETE", "delete,", "x"]),
+        (Matching("[0-9]+:[0-9]+", "a list of a:b"), Type.LIST, ["", "1:2", "1:2,3:4"], ["1", "1:2,", "1:2\n"[:-1] + "x"]),
+    ],
+)
+def test_limits_are_inclusive_and_kept(allowed, type_: Type, good: list[str], bad: list[str]):
+    """Each kind of limit takes what is on its edge and nothing beyond it."""
+    key = key_of(type_, allowed)
+    for text in good:
+        key.parse(text)
+    for text in bad:
+        with pytest.raises(ConfigError) as caught:
+            key.parse(text)
+        assert key.describe_allowed() in str(caught.value)
+
+
+def test_a_refused_secret_is_not_shown():
+    """What is refused ends up in logs."""
+    key = key_of(Type.PASSWORD, Matching("[a-z]+", "small letters"))
+    with pytest.raises(ConfigError) as caught:
+        key.parse("Hunter2")
+    assert "Hunter2" not in str(caught.value)
+    assert HIDDEN in str(caught.value)
+
+
+@given(st.sampled_from(KEYS), st.text(max_size=30))
+def test_no_text_breaks_a_key(key: ConfigKey, text: str):
+    """Whatever stands there, it becomes a value that is written and read again as itself, or it is refused."""
+    try:
+        value = key.parse(text)
+    except ConfigError:
+        return
+    assert key.parse(value_text(value)) == value

@@ -1,0 +1,115 @@
+"""Keys about groups whose partitions the broker assigns, and of single groups: what is impossible is refused with a sentence."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from lowtide.broker.config.broker_config import load_config
+from lowtide.broker.config.group_config import validate_group_configs
+from lowtide.broker.config.key import ConfigError
+from lowtide.broker.coordinator.consumer.group_times import GroupTimes
+from lowtide.broker.coordinator.group_settings import group_settings
+from lowtide.metadata.image import ConfigImage, MetadataImage
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.refusal import Refusal
+
+
+def test_what_is_set_is_what_groups_are_told():
+    settings = group_settings(
+        load_config(
+            settings={
+                "group.consumer.assignors": "range",
+                "group.consumer.migration.policy": "UPGRADE",
+                "group.consumer.max.session.timeout.ms": "90000",
+                "group.consumer.session.timeout.ms": "80000",
+                "group.coordinator.rebalance.protocols": "classic",
+            }
+        ).values
+    )
+    assert (settings.consumer_assignors, settings.consumer_session_timeout_ms) == (("range",), 80_000)
+    assert (settings.may_upgrade, settings.may_downgrade, settings.serves_consumer_groups) == (True, False, False)
+    defaults = group_settings(load_config().values)
+    assert (defaults.may_upgrade, defaults.may_downgrade, defaults.serves_consumer_groups) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"group.consumer.session.timeout.ms": "1000"}, "group.consumer.min.session.timeout.ms=45000"),
+        ({"group.consumer.session.timeout.ms": "70000"}, "group.consumer.max.session.timeout.ms=60000"),
+        ({"group.consumer.heartbeat.interval.ms": "100"}, "group.consumer.min.heartbeat.interval.ms=5000"),
+        ({"group.consumer.assignment.interval.ms": "20000"}, "group.consumer.max.assignment.interval.ms=15000"),
+        (
+            {"group.consumer.max.heartbeat.interval.ms": "45000", "group.consumer.heartbeat.interval.ms": "45000"},
+            "less than group.consumer.session.timeout.ms=45000",
+        ),
+        ({"group.consumer.assignors": ""}, "at least one of range, uniform"),
+        ({"group.consumer.assignors": "org.example.Mine"}, "uniform"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+def test_what_is_impossible_together(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        load_config(settings=settings)
+
+
+DEFAULTS = load_config().values
+SESSION, HEARTBEAT, ASSIGNMENT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms", "consumer.assignment.interval.ms"
+NO_NUMBER = "Not a number of type INT"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("nope", "1", "Unknown group config name: nope"),
+        (SESSION, "abc", f"Invalid value abc for configuration {SESSION}: {NO_NUMBER}"),
+        (SESSION, "9999999999", f"Invalid value 9999999999 for configuration {SESSION}: {NO_NUMBER}"),
+        (SESSION, "0", f"Invalid value 0 for configuration {SESSION}: Value must be at least 1"),
+        (ASSIGNMENT, "-1", f"Invalid value -1 for configuration {ASSIGNMENT}: Value must be at least 0"),
+        (SESSION, "1000", f"{SESSION} must be greater than or equal to group.consumer.min.session.timeout.ms"),
+        (SESSION, "60001", f"{SESSION} must be less than or equal to group.consumer.max.session.timeout.ms"),
+        (HEARTBEAT, "4999", f"{HEARTBEAT} must be greater than or equal to group.consumer.min.heartbeat.interval.ms"),
+        (HEARTBEAT, "99999", f"{HEARTBEAT} must be less than or equal to group.consumer.max.heartbeat.interval.ms"),
+        (ASSIGNMENT, "20000", f"{ASSIGNMENT} must be less than or equal to group.consumer.max.assignment.interval.ms"),
+        ("share.isolation.level", "read_committed", "share.isolation.level would have no effect: this broker serves no share groups"),
+        ("streams.num.standby.replicas", "1", "streams.num.standby.replicas would have no effect: this broker serves no streams groups"),
+    ],
+)
+def test_what_can_not_be_set_on_a_group(name, text, words):
+    """The sentences are Kafka's, but for groups that it serves and this broker doesn't."""
+    refusal = validate_group_configs(DEFAULTS, {name: text})
+    assert isinstance(refusal, Refusal)
+    assert (refusal.error_code, refusal.message) == (ErrorCode.INVALID_CONFIG, words)
+
+
+def test_a_group_has_to_fit_what_the_broker_says_of_the_rest():
+    values = load_config(settings={"group.consumer.max.heartbeat.interval.ms": "50000"}).values
+    refusal = validate_group_configs(values, {"consumer.heartbeat.interval.ms": "45000"})
+    assert isinstance(refusal, Refusal)
+    assert refusal.message == "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
+    both = {"consumer.heartbeat.interval.ms": " 45000", "consumer.session.timeout.ms": "+45001"}
+    assert validate_group_configs(values, both) == {"consumer.heartbeat.interval.ms": "45000", "consumer.session.timeout.ms": "45001"}
+
+
+def test_what_is_set_on_a_group_is_its_time_within_the_brokers_bounds():
+    """Bounds that were drawn closer since count; what another version stored that is no number doesn't."""
+    values = load_config(settings={"group.consumer.max.session.timeout.ms": "50000"}).values
+    set_on = {
+        "g": {"consumer.session.timeout.ms": "48000", "consumer.heartbeat.interval.ms": "7000", "consumer.assignment.interval.ms": "0"},
+        "far": {"consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "1"},
+        "odd": {"consumer.session.timeout.ms": "soon"},
+    }
+    image = MetadataImage(group_configs={group_id: ConfigImage(configs) for group_id, configs in set_on.items()})
+    times = GroupTimes(group_settings(values), SimpleNamespace(image=image))
+
+    def of(group_id):
+        return times.session_timeout_ms(group_id), times.heartbeat_interval_ms(group_id), times.assignment_interval_ms(group_id)
+
+    assert {group_id: of(group_id) for group_id in (*set_on, "other")} == {
+        "g": (48_000, 7_000, 0),
+        "far": (50_000, 5_000, 1_000),
+        "odd": (45_000, 5_000, 1_000),
+        "other": (45_000, 5_000, 1_000),
+    }

@@ -1,0 +1,161 @@
+"""The assignors of KIP-848: every partition has one owner, the load is even, and nothing moves without need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lowtide.broker.coordinator.consumer.assignors import ASSIGNORS, AssignedMember, Target, assign_range, assign_uniform
+
+TOPICS = [bytes([number]) * 16 for number in range(1, 5)]
+A, B = TOPICS[0], TOPICS[1]
+GONE = TOPICS[-1]
+"""Members may still name it, and nobody knows how many partitions it had."""
+Counts = Mapping[bytes, int]
+Members = dict[str, AssignedMember]
+
+counts_of_topics = st.fixed_dictionaries({topic: st.integers(0, 9) for topic in TOPICS if topic != GONE})
+assignments = st.dictionaries(st.sampled_from(TOPICS), st.frozensets(st.integers(0, 10)))
+subscriptions = st.frozensets(st.sampled_from(TOPICS))
+member_ids = st.sampled_from("abcdefgh")
+some = settings(deadline=None, max_examples=60)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> Members:
+    """Members that may claim anything, also what isn't theirs, what others claim too, and what doesn't exist."""
+    ids = draw(st.sets(member_ids))
+    shared = draw(st.none() | subscriptions)
+    return {
+        member_id: AssignedMember(
+            draw(st.none() | st.just(f"instance-{member_id}")), None, draw(subscriptions) if shared is None else shared, draw(assignments)
+        )
+        for member_id in ids
+    }
+
+
+def member(topics: frozenset[bytes] = frozenset(TOPICS), instance_id: str | None = None) -> AssignedMember:
+    return AssignedMember(instance_id, None, topics, {})
+
+
+def taken_up(members: Members, target: Target) -> Members:
+    """The members after the target was given to them."""
+    return {
+        member_id: row._replace(assigned={topic: frozenset(rows) for topic, rows in target[member_id].items()})
+        for member_id, row in members.items()
+    }
+
+
+def loads(target: Target) -> dict[str, int]:
+    return {member_id: sum(map(len, topics.values())) for member_id, topics in target.items()}
+
+
+def owners(target: Target) -> dict[tuple[bytes, int], str]:
+    return {(topic, partition): member_id for member_id, topics in target.items() for topic, rows in topics.items() for partition in rows}
+
+
+def moved(before: Target, after: Target) -> int:
+    """The partitions whose owner is still there and isn't the owner any more."""
+    new = owners(after)
+    return sum(member_id in after and new.get(key) != member_id for key, member_id in owners(before).items())
+
+
+@pytest.mark.parametrize("name", ["uniform", "range"])
+@some
+@given(members=groups(), counts=counts_of_topics)
+def test_each_partition_that_somebody_wants_has_one_owner_who_wants_it(name: str, members: Members, counts: Counts):
+    target = ASSIGNORS[name](members, counts)
+    given_out = [(topic, partition) for topics in target.values() for topic, rows in topics.items() for partition in rows]
+    wanted = {topic for row in members.values() for topic in row.topics}
+    assert sorted(given_out) == sorted((topic, partition) for topic in wanted for partition in range(counts.get(topic, 0)))
+    assert target.keys() == members.keys()
+    for member_id, topics in target.items():
+        assert topics.keys() <= members[member_id].topics
+        assert all(rows and list(rows) == sorted(rows) for rows in topics.values())
+
+
+@pytest.mark.parametrize("name", ["uniform", "range"])
+@some
+@given(members=groups(), counts=counts_of_topics)
+def test_the_order_in_which_members_are_told_does_not_matter(name: str, members: Members, counts: Counts):
+    assert ASSIGNORS[name](dict(reversed(members.items())), counts) == ASSIGNORS[name](members, counts)
+
+
+@pytest.mark.parametrize("name", ["uniform", "range"])
+@some
+@given(members=groups(), counts=counts_of_topics)
+def test_where_nothing_changes_nothing_moves(name: str, members: Members, counts: Counts):
+    target = ASSIGNORS[name](members, counts)
+    assert ASSIGNORS[name](taken_up(members, target), counts) == target
+
+
+@some
+@given(members=groups(), counts=counts_of_topics)
+def test_no_partition_could_be_moved_to_somebody_with_two_fewer(members: Members, counts: Counts):
+    target = assign_uniform(members, counts)
+    load = loads(target)
+    for member_id, topics in target.items():
+        others = [other for other, row in members.items() if row.topics & topics.keys()]
+        assert all(load[other] >= load[member_id] - 1 for other in others)
+
+
+@some
+@given(counts=counts_of_topics, ids=st.sets(member_ids, min_size=1), gone=st.sets(member_ids), new=member_ids)
+def test_equal_members_move_only_what_balance_needs(counts: Counts, ids: set[str], gone: set[str], new: str):
+    """Where members leave, those that stay keep all they have; where one joins, only what it gets moves."""
+    members = {member_id: member() for member_id in ids}
+    first = assign_uniform(members, counts)
+    left = {member_id: row for member_id, row in taken_up(members, first).items() if member_id not in gone}
+    second = assign_uniform(left, counts)
+    assert moved(first, second) == 0
+    third = assign_uniform(taken_up(left, second) | ({} if new in left else {new: member()}), counts)
+    assert moved(second, third) == (0 if new in left or not left else sum(counts.values()) // len(third))
+    for target in (second, third):
+        assert max(loads(target).values(), default=0) - min(loads(target).values(), default=0) <= 1
+
+
+@some
+@given(counts=counts_of_topics, ids=st.sets(member_ids, min_size=1), grown=st.sampled_from([A, B]), by=st.integers(1, 9))
+def test_new_partitions_go_to_whoever_has_least(counts: Counts, ids: set[str], grown: bytes, by: int):
+    """What members have stays with them unless all the new ones aren't enough for the others."""
+    members = {member_id: member() for member_id in ids}
+    first = assign_uniform(members, counts)
+    assert moved(first, assign_uniform(taken_up(members, first), {**counts, grown: counts[grown] + by})) == 0
+
+
+def test_a_topic_is_spread_over_members_and_not_given_whole():
+    """One topic is often much busier than another."""
+    target = assign_uniform({"a": member(), "b": member()}, {A: 4, B: 4})
+    assert target == {"a": {A: (0, 1), B: (0, 1)}, "b": {A: (2, 3), B: (2, 3)}}
+    alone = taken_up({"a": member()}, assign_uniform({"a": member()}, {A: 4, B: 4}))
+    assert assign_uniform({**alone, "b": member()}, {A: 4, B: 4}) == target
+
+
+def test_whoever_subscribes_to_what_others_cannot_have_gets_less_of_the_rest():
+    members = {"a": member(frozenset([A, B])), "b": member(frozenset([B])), "c": member(frozenset([B]))}
+    assert assign_uniform(members, {A: 4, B: 8}) == {"a": {A: (0, 1, 2, 3)}, "b": {B: (0, 2, 4, 6)}, "c": {B: (1, 3, 5, 7)}}
+
+
+def test_ranges_of_topics_with_equally_many_partitions_are_the_same():
+    target = assign_range({"m0": member(), "m1": member()}, {A: 3, B: 3})
+    assert target == {"m0": {A: (0, 1), B: (0, 1)}, "m1": {A: (2,), B: (2,)}}
+
+
+def test_more_members_than_partitions():
+    target = assign_range({name: member() for name in "abcd"}, {A: 2, B: 5})
+    assert target == {"a": {A: (0,), B: (0, 1)}, "b": {A: (1,), B: (2,)}, "c": {B: (3,)}, "d": {B: (4,)}}
+
+
+def test_a_range_counts_only_those_who_subscribe():
+    members = {"a": member(frozenset([A])), "b": member(frozenset([A, B])), "c": member(frozenset([B]))}
+    assert assign_range(members, {A: 3, B: 3}) == {"a": {A: (0, 1)}, "b": {A: (2,), B: (0, 1)}, "c": {B: (2,)}}
+
+
+def test_static_members_keep_their_ranges_under_new_member_ids():
+    before = assign_range({"x": member(instance_id="1"), "y": member(instance_id="2"), "a": member()}, {A: 7})
+    after = assign_range({"z": member(instance_id="1"), "b": member(instance_id="2"), "a": member()}, {A: 7})
+    assert before == {"x": {A: (0, 1, 2)}, "y": {A: (3, 4)}, "a": {A: (5, 6)}}
+    assert [after["z"], after["b"], after["a"]] == [before["x"], before["y"], before["a"]]

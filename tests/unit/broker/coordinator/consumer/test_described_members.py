@@ -1,0 +1,59 @@
+"""ConsumerGroupDescribe: what it tells of members while partitions change hands."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from lowtide.broker.handlers import consumer_group_describe
+from lowtide.broker.pending import Pending
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from tests.unit.broker.coordinator.consumer_world import ConsumerWorld
+from tests.unit.broker.coordinator.group_world import GROUP
+
+
+def described(world: ConsumerWorld) -> dict[str, Any]:
+    """The members by their ids."""
+
+    def readable(_shard: object, _group_id: str, answer: Any) -> Pending[Any]:
+        pending: Pending[Any] = Pending()
+        pending.complete(answer(ErrorCode.NONE))
+        return pending
+
+    service: Any = SimpleNamespace(
+        settings=world.settings,
+        check_group_id=lambda _group_id: None,
+        find=lambda _group_id: SimpleNamespace(groups=world.groups),
+        when_readable=readable,
+        broker=SimpleNamespace(metadata=world.cluster),
+    )
+    handle: Any = consumer_group_describe.handler(service).handle
+    answer = handle(ConsumerGroupDescribeRequest(group_ids=[GROUP], include_authorized_operations=False), None)
+    (group,) = answer.response.groups
+    assert group.error_code == ErrorCode.NONE
+    return {member.member_id: member for member in group.members}
+
+
+def numbers(assignment: Any) -> set[int]:
+    return {number for row in assignment.topic_partitions for number in row.partitions}
+
+
+def test_what_a_member_is_asked_to_give_back_is_its_own_until_it_has() -> None:
+    world = ConsumerWorld()
+    world.enter("a")
+    world.enter("b")
+    world.beat("a", 2, owned={"t": {0, 1, 2, 3}})
+    asked = described(world)
+    assert numbers(asked["a"].assignment) == {0, 1, 2, 3}
+    assert len(numbers(asked["a"].target_assignment)) == 2
+    assert not numbers(asked["b"].assignment)
+    kept = numbers(asked["a"].target_assignment)
+    world.beat("a", 2, owned={"t": kept})
+    assert numbers(described(world)["a"].assignment) == kept
+
+
+def test_a_member_without_a_pattern_has_an_empty_one() -> None:
+    world = ConsumerWorld()
+    world.enter("a")
+    assert described(world)["a"].subscribed_topic_regex == ""

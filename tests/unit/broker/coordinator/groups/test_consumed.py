@@ -1,0 +1,226 @@
+"""What counts as consumed by all groups (KIP-68), what a coordinator tells of it, and every doubt that keeps records."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.groups.consumed import NOBODY, ROWS_PER_STEP, Consumed, ConsumedOffsets
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.groups.survey import survey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
+from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic, DescribeConsumedOffsetsResponse
+from lowtide.protocol.types import ZERO_TOPIC_ID
+
+OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
+
+
+def groups_of(**committed: int) -> Groups:
+    """Groups without members, with what they committed for partition 0 of t."""
+    groups = Groups(GroupSettings(), random.Random(1))
+    for group_id, offset in committed.items():
+        commit(groups, group_id, offset)
+    return groups
+
+
+def commit(groups: Groups, group_id: str, offset: int, *, topic: str = "t", number: int = 0, topic_id: bytes = ZERO_TOPIC_ID) -> None:
+    value = OffsetCommitValue(offset=offset, leader_epoch=-1, metadata="", commit_timestamp=0, expire_timestamp=-1, topic_id=topic_id)
+    groups.committed.apply(OffsetCommitKey(group=group_id, topic=topic, partition=number), value)
+
+
+def add_pending(groups: Groups, group_id: str, offset: int, *, topic: str = "t", number: int = 0, topic_id: bytes = ZERO_TOPIC_ID) -> None:
+    """What a producer commits in a transaction that is open."""
+    value = OffsetCommitValue(offset=offset, leader_epoch=-1, metadata="", commit_timestamp=0, expire_timestamp=-1, topic_id=topic_id)
+    groups.committed.apply_pending(4, OffsetCommitKey(group=group_id, topic=topic, partition=number), value, 100)
+
+
+def add_live(
+    groups: Groups,
+    group_id: str,
+    subscribed: frozenset[str] | None,
+    protocol_type: str = "consumer",
+    state: GroupState = GroupState.STABLE,
+) -> None:
+    """A group with a member."""
+    group = groups.groups[group_id] = ClassicGroup(group_id, wall_ms=0)
+    group.protocol_type, group.subscribed, group.state = protocol_type, subscribed, state
+    group.members["m"] = SimpleNamespace()  # type: ignore[assignment]
+
+
+def consumed(*coordinators: Groups) -> tuple[int, str | None]:
+    """How far partition 0 of t is consumed, by the groups of these coordinators."""
+    told = NOBODY
+    for groups in coordinators:
+        found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])])
+        for group_id in dict.fromkeys((*groups.committed.group_ids(), *groups.groups)):
+            for _ in found.take_in(groups, group_id):
+                pass
+        told &= found.found["t"][0]
+    return tuple(told)
+
+
+def test_the_slowest_group_of_all_coordinators_counts() -> None:
+    assert consumed(groups_of(a=7, b=5), groups_of(c=6)) == (5, "b")
+    assert consumed(groups_of(c=6), groups_of(), groups_of(a=7, b=5)) == (5, "b")
+
+
+def test_where_no_group_has_committed_nothing_counts() -> None:
+    assert consumed(groups_of(), groups_of()) == NOBODY
+    assert not NOBODY.is_known
+
+
+def test_a_live_group_that_has_not_committed_yet_keeps_what_it_subscribes_to() -> None:
+    groups = groups_of(a=7)
+    add_live(groups, "b", frozenset({"u"}))
+    assert consumed(groups) == (7, "a")
+    add_live(groups, "b", frozenset({"t", "u"}))
+    assert consumed(groups) == (-1, "b")
+    assert consumed(groups_of(c=3), groups) == (-1, "b"), "whoever else has consumed it"
+    commit(groups, "b", 3)
+    assert consumed(groups) == (3, "b")
+
+
+def test_a_live_group_whose_subscription_is_not_known_keeps_what_it_has_not_committed() -> None:
+    groups = groups_of(a=7)
+    add_live(groups, "b", None, "connect")
+    assert consumed(groups) == (7, "a"), "it isn't one of consumers"
+    add_live(groups, "b", None)
+    assert consumed(groups) == (-1, "b")
+    commit(groups, "b", 8)
+    assert consumed(groups) == (7, "a"), "what it consumes besides is no matter of this partition"
+
+
+def test_who_is_joining_may_want_any_topic() -> None:
+    """The subscription is that of the last generation, of which a new member wasn't part."""
+    groups = groups_of(a=7)
+    add_live(groups, "b", frozenset({"u"}), state=GroupState.PREPARING_REBALANCE)
+    assert consumed(groups) == (-1, "b")
+    add_live(groups, "b", frozenset({"u"}), state=GroupState.COMPLETING_REBALANCE)
+    assert consumed(groups) == (7, "a")
+
+
+def test_what_was_committed_for_an_older_topic_of_the_name_does_not_count() -> None:
+    groups = groups_of()
+    commit(groups, "a", 9, topic_id=OLD)
+    assert consumed(groups) == NOBODY
+    commit(groups, "b", 4, topic_id=NEW)
+    assert consumed(groups) == (4, "b")
+    add_live(groups, "a", frozenset({"t"}))
+    assert consumed(groups) == (-1, "a")
+
+
+def test_a_group_that_is_deleted_or_expired_counts_no_more() -> None:
+    groups = groups_of(a=7, b=2)
+    groups.committed.apply(OffsetCommitKey(group="b", topic="t", partition=0), None)
+    assert consumed(groups) == (7, "a")
+
+
+def test_what_is_pending_in_a_transaction_does_not_count_and_without_another_offset_keeps_all() -> None:
+    """If the transaction is aborted the group begins anew, though it has no member: one that assigns itself partitions has none."""
+    groups = groups_of(a=7, b=5)
+    add_pending(groups, "a", 9)
+    add_pending(groups, "c", 9, topic="u")
+    add_pending(groups, "c", 9, number=1)
+    add_pending(groups, "c", 9, topic_id=OLD)
+    assert consumed(groups) == (5, "b")
+    add_pending(groups, "c", 9)
+    assert consumed(groups) == (-1, "c")
+    groups.committed.end_transaction(4, is_commit=True)
+    assert consumed(groups) == (5, "b")
+
+
+@pytest.mark.parametrize(("asked", "committed"), [(3, 2000), (2000, 3), (0, 5)])
+def test_only_what_was_asked_for_is_told_whoever_has_more(asked: int, committed: int) -> None:
+    groups = groups_of()
+    for number in range(committed):
+        commit(groups, "a", number + 1, number=number)
+        commit(groups, "a", number + 1, number=number, topic="u")
+    found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=list(range(asked)))])
+    steps = sum(1 for _ in found.take_in(groups, "a"))
+    assert found.found == {"t": {number: Consumed(number + 1, "a") if number < committed else NOBODY for number in range(asked)}}
+    assert steps <= 1 + min(asked, committed) // ROWS_PER_STEP + 1
+
+
+# What a coordinator answers
+
+
+class Coordinator:
+    """Shards of groups, whose logs are committed when the test says so."""
+
+    def __init__(self, *shards: Groups) -> None:
+        self.error: ErrorCode | None = None
+        self.uncommitted: list[Any] = []
+        self.survey_turn = asyncio.Lock()
+        self.broker = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0))
+        self.shards = [
+            SimpleNamespace(number=number, leader_epoch=10 + number, groups=groups, unloaded=False, leads=True)
+            for number, groups in enumerate(shards)
+        ]
+
+    def loaded(self) -> Any:
+        return self.shards if self.error is None else self.error
+
+    def when_all_committed(self, shard: Any, then: Any) -> None:
+        if shard in self.uncommitted:
+            asyncio.get_running_loop().call_later(0.01, then, ErrorCode.REQUEST_TIMED_OUT)
+        else:
+            then(ErrorCode.NONE)
+
+
+def told(coordinator: Coordinator) -> DescribeConsumedOffsetsResponse:
+    asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])]
+    return asyncio.run(survey(coordinator, asked))  # type: ignore[arg-type]
+
+
+def epochs(answer: DescribeConsumedOffsetsResponse) -> dict[int, int]:
+    return {row.partition_index: row.leader_epoch for row in answer.coordinators}
+
+
+def test_a_group_that_has_only_something_pending_is_looked_at_too() -> None:
+    groups = groups_of(a=7)
+    add_pending(groups, "c", 9)
+    assert [(row.consumed_offset, row.group_id) for row in told(Coordinator(groups)).topics[0].partitions] == [(-1, "c")]
+
+
+def test_an_answer_names_what_it_speaks_for() -> None:
+    answer = told(Coordinator(groups_of(a=7), groups_of(b=5)))
+    assert epochs(answer) == {0: 10, 1: 11}
+    assert [(row.consumed_offset, row.group_id) for row in answer.topics[0].partitions] == [(5, "b")]
+
+
+def test_it_does_not_speak_for_what_may_be_lost_or_is_led_by_another_by_now() -> None:
+    """Of what it says of them only a smaller offset can be left, which keeps more."""
+    coordinator = Coordinator(groups_of(a=7), groups_of(b=5), groups_of(c=3), groups_of())
+    coordinator.uncommitted = [coordinator.shards[1]]
+    coordinator.shards[2].leads = False
+    coordinator.shards[3].unloaded = True
+    assert epochs(told(coordinator)) == {0: 10}
+
+
+def test_a_coordinator_that_is_loading_says_so() -> None:
+    coordinator = Coordinator(groups_of(a=7))
+    coordinator.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert told(coordinator).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_surveys_take_turns() -> None:
+    """However many ask at once, the groups are gone through a slice at a time, and others have the loop in between."""
+    coordinator = Coordinator(groups_of(a=7))
+    asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])]
+
+    async def scenario() -> None:
+        async with coordinator.survey_turn:
+            waiting = asyncio.ensure_future(survey(coordinator, asked))  # type: ignore[arg-type]  # noqa: TID251 - a test's own loop
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+        assert epochs(await waiting) == {0: 10}
+
+    asyncio.run(scenario())

@@ -1,0 +1,100 @@
+"""What the runtime of coordinators makes of appends that fail: the state says what the log says."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
+from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import OffsetCommitValue
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
+from lowtide.storage.log.log_values import AppendedBatch
+from lowtide.storage.log.validator import ValidatedBatch
+
+TOPIC = "__consumer_offsets"
+
+
+class Replicas:
+    """One partition that is led here, whose log takes so many batches and then refuses them."""
+
+    def __init__(self, *, takes: int, max_message_bytes: int) -> None:
+        self.takes = takes
+        self.log = SimpleNamespace(
+            log_start_offset=0, log_end_offset=0, high_watermark=0, offline=False, flush_is_due=False,
+            config=SimpleNamespace(max_message_bytes=max_message_bytes),
+        )  # fmt: skip
+        self.partition: Any = SimpleNamespace(
+            topic_partition=TopicPartition(TOPIC, 0), log=self.log, leader_epoch=0, is_leader=True, has_enough_in_sync=True
+        )
+
+    def find(self, _topic: str, _partition: int) -> Any:
+        return self.partition
+
+    def append(self, _partition: Any, batch: ValidatedBatch, _now_ms: int) -> AppendedBatch | ErrorCode:
+        if not self.takes:
+            return ErrorCode.RECORD_LIST_TOO_LARGE
+        self.takes -= 1
+        base_offset = self.log.log_end_offset
+        self.log.log_end_offset = self.log.high_watermark = base_offset + batch.record_count
+        return AppendedBatch(base_offset, self.log.log_end_offset - 1, -1)
+
+
+class World:
+    """A runtime over that."""
+
+    def __init__(self, *, takes: int, max_message_bytes: int = 1 << 20) -> None:
+        self.replicas = Replicas(takes=takes, max_message_bytes=max_message_bytes)
+        loop: Any = SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: None))
+        self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
+            topic=TOPIC,
+            replicas=self.replicas,  # type: ignore[arg-type]
+            clock=SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 1_000),  # type: ignore[arg-type]
+            loop=loop,
+            worker=None,  # type: ignore[arg-type]  # an empty log needs no reading
+            log=SimpleNamespace(warning=lambda *_, **__: None),
+            make_groups=lambda: Groups(GroupSettings(), random.Random(1)),
+        )
+        found = self.runtime.find(0)
+        assert isinstance(found, Shard)
+        self.shard = found
+
+    def commit(self, count: int) -> ErrorCode:
+        """Commit offsets of so many partitions. What the committer is told."""
+        told: list[ErrorCode] = []
+        effects = self.runtime.effects()
+        values = [(number, OffsetCommitValue(offset=number, metadata="m" * 100, commit_timestamp=1_000)) for number in range(count)]
+        effects.keep_offsets("g", "t", values, topic_id=ZERO_TOPIC_ID)
+        effects.then.append(lambda error, _: told.append(error))
+        self.runtime.carry_out(self.shard, effects)
+        [error] = told
+        return error
+
+
+def test_commits_in_several_batches_are_all_taken_over_with_their_last_offset() -> None:
+    world = World(takes=100, max_message_bytes=1_000)
+    assert world.commit(30) == ErrorCode.NONE
+    assert world.replicas.takes < 99
+    groups = world.shard.groups
+    assert [groups.committed.offsets["g"]["t"][number].offset for number in range(30)] == list(range(30))
+    assert groups.groups["g"].last_record_offset == world.replicas.log.log_end_offset - 1 == 29
+
+
+def test_what_is_refused_at_once_changes_nothing() -> None:
+    world = World(takes=0)
+    assert world.commit(3) == ErrorCode.RECORD_LIST_TOO_LARGE
+    assert not world.shard.unloaded
+    assert not world.shard.groups.committed.offsets
+
+
+def test_a_state_of_which_a_part_of_the_records_was_kept_is_read_anew() -> None:
+    """The log has some of them, and the state none: who loads the log would tell something else."""
+    world = World(takes=1, max_message_bytes=1_000)
+    assert world.commit(30) == ErrorCode.RECORD_LIST_TOO_LARGE
+    assert 0 < world.replicas.log.log_end_offset < 30
+    assert world.shard.unloaded
+    assert world.runtime.shards == {}

@@ -1,0 +1,77 @@
+"""Markers in the partitions of a coordinator: none while its log is read, and its state hears of each in the turn of its append."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import TopicPartition
+
+END = TransactionEnd(7, 3, is_commit=True, coordinator_epoch=0, epoch_is_bumped=False)
+GROUPS, OTHER = TopicPartition("groups", 0), TopicPartition("t", 0)
+
+
+class World:
+    """Partitions that this broker leads, and the state that is kept in one of them; `events` in their order."""
+
+    def __init__(self, *, may_mark: bool = True, refusal: ErrorCode | None = None) -> None:
+        self.may, self.refusal = may_mark, refusal
+        self.events: list[Any] = []
+        self.writer = MarkerWriter(self, SimpleNamespace(wall_ms=lambda: 1), self)  # type: ignore[arg-type]
+
+    def find(self, topic: str, number: int) -> Any:
+        return SimpleNamespace(topic_partition=TopicPartition(topic, number), is_leader=True, has_enough_in_sync=True)
+
+    def append(self, partition: Any, _marker: Any, _now_ms: int) -> Any:
+        self.events.append(("appended", partition.topic_partition))
+        return self.refusal if self.refusal is not None else SimpleNamespace(base_offset=41, last_offset=41)
+
+    def when_committed(self, partition: Any, offset: int, callback: Any, *, timeout_ms: int) -> None:
+        self.events.append(("waits", partition.topic_partition, offset))
+        callback(ErrorCode.NONE)
+
+    def is_kept_in(self, topic: str) -> bool:
+        return topic == GROUPS.topic
+
+    def may_mark(self, partition: Any) -> bool:
+        return self.may
+
+    def note_marker(self, partition: Any, marker: Any, offset: int) -> None:
+        assert marker.producer_id == END.producer_id
+        self.events.append(("noted", partition.topic_partition, offset))
+
+    def write(self, key: TopicPartition) -> ErrorCode:
+        told: list[ErrorCode] = []
+        self.writer.write(END, [key], lambda _key, error: told.append(error), timeout_ms=1)
+        [error] = told
+        return error
+
+
+def test_the_state_hears_of_a_marker_before_anybody_else_does_anything() -> None:
+    world = World()
+    assert world.write(GROUPS) == ErrorCode.NONE
+    assert world.events == [("appended", GROUPS), ("noted", GROUPS, 41), ("waits", GROUPS, 42)]
+
+
+def test_no_marker_is_appended_while_it_could_be_missed() -> None:
+    world = World(may_mark=False)
+    assert world.write(GROUPS) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.events == []
+    assert world.write(OTHER) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("error", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+def test_a_marker_that_is_refused_is_not_heard_of(error: ErrorCode) -> None:
+    world = World(refusal=error)
+    assert world.write(GROUPS) == error
+    assert world.events == [("appended", GROUPS)]
+
+
+def test_markers_in_other_partitions_are_nobodys_business() -> None:
+    world = World()
+    assert world.write(OTHER) == ErrorCode.NONE
+    assert world.events == [("appended", OTHER), ("waits", OTHER, 42)]

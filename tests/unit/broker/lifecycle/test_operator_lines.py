@@ -1,0 +1,265 @@
+"""What the log says of a change of the cluster, of a configuration, of a disk without room, of a recovery: enough, and not too much."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from lowtide.broker.config.change_lines import HIDDEN, tell_changes
+from lowtide.broker.config.resources import Resource, ResourceType
+from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
+from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, ImageLines
+from lowtide.broker.lifecycle.recovery_lines import LOGS_NAMED, tell_recoveries
+from lowtide.cli import full_directories
+from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.clock import SimulatedClock
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.storage.directory.directory_reports import Recovery
+from lowtide.storage.directory.log_manager import LogManager
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.loader import LoadReport
+
+TOPIC_ID = b"T" * 16
+COUNT = 10_000
+CONTROLLER = 3
+
+
+class Lines:
+    """A log."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def info(self, event: str, **what: Any) -> None:
+        self.told.append((event, what))
+
+    warning = info
+
+    @property
+    def events(self) -> list[str]:
+        return [event for event, _ in self.told]
+
+
+def image_of(leader: int, epoch: int = 1, *, adding: tuple[int, ...] = (), brokers: dict[int, int] | None = None) -> MetadataImage:
+    one = PartitionImage((1, 2, *adding), (1, 2), (10, 20), leader, epoch, 7, 900, adding, ())
+    topic = TopicImage("t", TOPIC_ID, tuple(msgspec.structs.replace(one) for _ in range(COUNT)), {}, 500)
+    return MetadataImage(
+        revision=1000,
+        controller_id=CONTROLLER,
+        controller_revision=5,
+        brokers=cast("Any", {broker_id: SimpleNamespace(epoch=each) for broker_id, each in (brokers or {}).items()}),
+        topics={"t": topic},
+        topic_names={TOPIC_ID: "t"},
+    )
+
+
+def told(old: MetadataImage, new: MetadataImage, *, broker_id: int = CONTROLLER, brokers: tuple[int, ...] = ()) -> Lines:
+    log = Lines()
+    lines = ImageLines(broker_id, log)
+    lines.on_image(old, new, ImageDelta(topics_changed=tuple(new.topics.values()), brokers_changed=brokers))
+    lines.on_tick()
+    lines.on_tick()
+    return log
+
+
+def test_ten_thousand_elections_are_one_line_of_the_controller() -> None:
+    log = told(image_of(1), image_of(2, 2))
+    some = [{"partition": f"t-{number}", "leader_epoch": 2} for number in range(PARTITIONS_NAMED)]
+    assert log.told == [("leaders are elected", {"old_leader": 1, "new_leader": 2, "partitions": COUNT, "some_partitions": some})]
+    other = image_of(2, 2, brokers={CONTROLLER: 30})
+    assert told(image_of(1), other, broker_id=1).told == []
+
+
+def test_partitions_that_lose_their_leader_are_told() -> None:
+    assert told(image_of(1), image_of(-1, 2)).events == ["partitions have no leader"]
+
+
+def test_a_change_without_another_leader_is_no_election() -> None:
+    assert told(image_of(1), image_of(1)).told == []
+
+
+def test_reassignments_begin_and_end_with_a_line_each() -> None:
+    begun = told(image_of(1), image_of(1, adding=(4,)))
+    assert begun.events == ["reassignment begins"]
+    assert begun.told[0][1]["partitions"] == COUNT
+    assert begun.told[0][1]["some_partitions"][0] == {"partition": "t-0", "replicas": [1, 2, 4], "adding": [4], "removing": []}
+    ended = told(image_of(1, adding=(4,)), image_of(1))
+    assert ended.events == ["reassignment ends"]
+    assert ended.told[0][1]["some_partitions"][0] == {"partition": "t-0", "replicas": [1, 2]}
+
+
+def test_brokers_that_are_fenced_and_back_are_told() -> None:
+    old, new = image_of(1, brokers={1: 10, 2: 20}), image_of(1, brokers={2: 21, 4: 40})
+    assert told(old, new, brokers=(1, 2, 4)).told == [
+        ("broker is fenced", {"broker": 1, "broker_epoch": 10}),
+        ("broker has registered again", {"broker": 2, "broker_epoch": 21}),
+        ("broker is unfenced", {"broker": 4, "broker_epoch": 40}),
+    ]
+
+
+def test_what_happens_without_a_controller_is_told_by_the_next_one() -> None:
+    """The broker that is fenced may have been the controller."""
+    before = msgspec.structs.replace(image_of(1, brokers={1: 10, 2: 20, CONTROLLER: 30}), controller_id=1)
+    dead = msgspec.structs.replace(image_of(2, 2, brokers={2: 20, CONTROLLER: 30}), controller_id=1)
+    after = msgspec.structs.replace(dead, controller_id=CONTROLLER)
+    found = {}
+    for broker_id in (2, CONTROLLER):
+        log = Lines()
+        lines = ImageLines(broker_id, log)
+        lines.on_image(before, dead, ImageDelta(topics_changed=tuple(dead.topics.values()), brokers_changed=(1,)))
+        lines.on_tick()
+        assert log.told == []
+        lines.on_image(dead, after, ImageDelta(controller_changed=True))
+        lines.on_tick()
+        found[broker_id] = log.events
+    assert found == {2: [], CONTROLLER: ["this broker is the controller", "broker is fenced", "leaders are elected"]}
+
+
+def test_a_changed_configuration_is_told_with_key_old_and_new_value() -> None:
+    log = Lines()
+    tell_changes(
+        Resource(ResourceType.TOPIC, "t"),
+        {"retention.ms": "1", "max.message.bytes": "7"},
+        {"retention.ms": "2", "segment.bytes": "99"},
+        log,
+    )
+    assert [(what["key"], what["old_value"], what["new_value"]) for _, what in log.told] == [
+        ("max.message.bytes", "7", None),
+        ("retention.ms", "1", "2"),
+        ("segment.bytes", None, "99"),
+    ]
+    assert set(log.events) == {"configuration changed"}
+
+
+@pytest.mark.parametrize("key", ["ssl.keystore.password", "no.such.key"])
+def test_a_secret_is_never_told(key: str) -> None:
+    log = Lines()
+    tell_changes(Resource(ResourceType.BROKER, "1"), {key: "old secret"}, {key: "new secret", "log.retention.ms": "5"}, log)
+    assert [(what["key"], what["old_value"], what["new_value"]) for _, what in log.told] == sorted(
+        [(key, HIDDEN, HIDDEN), ("log.retention.ms", None, "5")]
+    )
+
+
+class Directories:
+    """Of the log manager what the watch asks."""
+
+    paths = ("/a", "/b")
+
+    def __init__(self) -> None:
+        self.free = {"/a": 1 << 40, "/b": 1 << 40}
+        self.refused: set[str] = set()
+        self.offline_directories: dict[str, str] = {}
+        self.without_room: set[str] = set()
+
+    def take_refused(self, path: str) -> bool:
+        return path in self.refused
+
+    def free_bytes(self, path: str) -> int:
+        if path in self.offline_directories:
+            raise StorageError(path, "gone")
+        return self.free[path]
+
+    def logs_in(self, _path: str) -> list[Any]:
+        sizes = {"small": 1, "large": 700, "middle": 30, "tiny": 0}
+        return [
+            SimpleNamespace(topic_partition=TopicPartition(name, number), size_bytes=size)
+            for name, size in sizes.items()
+            for number in (0, 1)
+        ]
+
+
+class Watched:
+    """The watch on a clock of its own."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.directories, self.log = Directories(), Lines()
+        self.now_ms = 0
+        clock = cast("SimulatedClock", SimpleNamespace(monotonic_ms=lambda: self.now_ms))
+        self._space = DiskSpace(cast("LogManager", self.directories), clock, loop, self.log)
+
+    def tick(self, seconds: int = 1) -> list[str]:
+        before = len(self.log.told)
+        for _ in range(seconds):
+            self.now_ms += 1000
+            self._space.on_tick()
+        return self.log.events[before:]
+
+
+def watch(act: Any) -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        act(Watched(loop))
+
+    run_simulation(main, seed=1)
+
+
+@pytest.mark.parametrize("by_quota", [True, False])
+def test_a_disk_without_room_is_told_at_once_each_minute_and_when_it_is_over(by_quota: bool) -> None:  # noqa: FBT001
+    def act(world: Watched) -> None:
+        assert world.tick(5) == []
+        if by_quota:
+            world.directories.refused.add("/a")
+        else:
+            world.directories.free["/a"] = ROOM_MIN_BYTES - 1
+        assert world.tick() == ["log directory has no room"]
+        what = world.log.told[0][1]
+        assert (what["directory"], what["bytes_free"]) == ("/a", world.directories.free["/a"])
+        assert what["largest_topics"] == {"large": 1400, "middle": 60, "small": 2}
+        assert "lowtide records delete" in what["remedy"]
+        assert world.directories.without_room == {"/a"}
+        assert world.tick(INTERVAL_MS // 1000 - 1) == []
+        assert world.tick() == ["log directory has no room"]
+        world.directories.refused.clear()
+        world.directories.free["/a"] = 1 << 40
+        assert world.tick(OVER_AFTER_MS // 1000 - 1) == []
+        assert world.tick() == ["log directory has room again"]
+        assert world.log.told[-1][1]["lasted_ms"] == INTERVAL_MS
+        assert world.directories.without_room == set()
+        assert world.tick(100) == []
+
+    watch(act)
+
+
+def test_a_disk_that_has_room_now_and_then_is_not_told_as_over_each_time() -> None:
+    def act(world: Watched) -> None:
+        for _ in range(6):
+            world.directories.refused.add("/b")
+            world.tick()
+            world.directories.refused.clear()
+            world.tick(5)
+        assert world.log.events == ["log directory has no room"]
+
+    watch(act)
+
+
+def test_an_offline_directory_is_not_told_as_full() -> None:
+    def act(world: Watched) -> None:
+        world.directories.free["/a"] = 0
+        world.tick()
+        world.directories.offline_directories["/a"] = "it failed"
+        assert world.tick(200) == []
+        assert world.directories.without_room == set()
+
+    watch(act)
+
+
+def test_the_command_line_and_the_broker_mean_the_same_by_no_room() -> None:
+    assert full_directories.ROOM_MIN_BYTES == ROOM_MIN_BYTES
+
+
+def test_a_recovery_is_told_with_what_it_cut() -> None:
+    reports = {TopicPartition("t", number): LoadReport(bytes_cut=number, reason="a torn batch") for number in range(LOGS_NAMED + 5)}
+    manager = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports, logs={})  # noqa: FBT003
+    log = Lines()
+    tell_recoveries(cast("LogManager", manager), 1234, log)
+    assert log.told[0] == (
+        "log directory is recovered after an unclean stop",
+        {"directory": "/a", "logs": 7, "segments_checked": 9, "bytes_cut": 300, "duration_ms": 1234},
+    )
+    assert log.events[1:] == ["log is mended"] * LOGS_NAMED + ["more logs are mended"]
+    assert log.told[2][1]["partition"] == "t-1"
+    assert log.told[2][1]["bytes_cut"] == 1
+    assert log.told[-1][1]["logs"] == 5

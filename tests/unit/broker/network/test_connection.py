@@ -1,0 +1,498 @@
+"""A connection: whole frames from any cut of the stream, answers in order, and limits that hold."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import random
+import struct
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from lowtide.broker.network.admission import ConnectionLimits
+from lowtide.broker.network.connection import PARKED_PRODUCE_LIMIT
+from lowtide.broker.network.dispatcher import Route, Routes
+from lowtide.broker.network.server import SCRATCH_BYTES, ConnectionHost, Server
+from lowtide.broker.network.slow_clients import HALF_CLOSED_GRACE_MS
+from lowtide.broker.network.slow_lane import Refusals
+from lowtide.broker.pending import Pending
+from lowtide.broker.turns import Turns
+from lowtide.protocol.errors import ProtocolError
+from lowtide.runtime.clock import SimulatedClock
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.worker import SimulatedWorker
+
+ECHO, PARK, PARK_PRODUCE, LARGE, RAISES, UNWRITABLE = range(6)
+MAXIMUM_FRAME_BYTES = 1 << 22
+CLOSED = (ConnectionError, asyncio.IncompleteReadError)
+
+
+class Log:
+    """Collects log lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def warning(self, event: str, **values: Any) -> None:
+        self.lines.append((event, values))
+
+    exception = error = warning
+
+    @property
+    def reasons(self) -> list[str]:
+        return [values["reason"] for event, values in self.lines if event == "connection closed"]
+
+
+class FakeDispatcher:
+    """Routes that echo, park, or fail. The body of a request is what comes after its eight bytes of header."""
+
+    def __init__(self) -> None:
+        self.parked: list[tuple[bytes, Pending[bytes]]] = []
+        self.executed: list[bytes] = []
+        self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(6) else None)
+
+    def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int) -> Any:
+        message = "not served"
+        raise ProtocolError(message)
+
+    def describe(self, api_key: int, api_version: int) -> str:
+        return f"API {api_key} v{api_version}"
+
+    def _route(self, key: int) -> Route:
+        def handle(request: bytes, _context: Any) -> Any:
+            self.executed.append(request)
+            if key == RAISES:
+                raise RuntimeError("bug")
+            if key in (PARK, PARK_PRODUCE):
+                pending: Pending[bytes] = Pending()
+                self.parked.append((request, pending))
+                return pending
+            if key == UNWRITABLE:
+                return 0
+            return request * 1_000_000 if key == LARGE else request
+
+        return Route(
+            name=f"test {key}",
+            is_produce=key == PARK_PRODUCE,
+            handle=handle,
+            read=lambda buffer, start, stop: (bytes(buffer[start + 10 : stop]), None),
+            write=lambda correlation_id, response: [struct.pack(">ii", len(response) + 4, correlation_id) + response],
+            large=None,  # type: ignore[arg-type]  # none of these is large
+        )
+
+
+class World:
+    """A server with the fake dispatcher, on a simulated loop."""
+
+    def __init__(self, loop: SimulatedLoop, request_memory_bytes: int = 1 << 24, maximum_connections: int = 1000) -> None:
+        self.dispatcher = FakeDispatcher()
+        self.log = Log()
+        self.clock = SimulatedClock(loop)
+        self.host = ConnectionHost(
+            dispatcher=self.dispatcher,  # type: ignore[arg-type]
+            clock=self.clock,
+            worker=SimulatedWorker(loop, random.Random(0)),
+            log=self.log,
+            maximum_frame_bytes=MAXIMUM_FRAME_BYTES,
+            request_memory_bytes=request_memory_bytes,
+            limits=ConnectionLimits(maximum_connections, f"max.connections={maximum_connections} are open", maximum_connections),
+            request_rows_max=100_000,
+            turns=Turns(loop, self.clock),
+        )
+        self.writers: list[asyncio.StreamWriter] = []
+        self.server = Server(self.host, idle_after_ms=600_000)
+        self.port = 0
+
+    async def client(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.port == 0:
+            self.port = await self.server.start("", 0)
+        reader, writer = await asyncio.open_connection("localhost", self.port)
+        self.writers.append(writer)
+        return reader, writer
+
+
+@pytest.fixture(autouse=True, params=["free", "slow lane"])
+def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All that is true of a connection is true of one in the slow lane."""
+    if request.param == "slow lane":
+        monkeypatch.setattr(Refusals, "is_troubled", lambda *_: True)
+        monkeypatch.setattr("lowtide.broker.network.slow_lane.TURNS", 1 << 30)
+    lane: str = request.param
+    return lane
+
+
+def frame(key: int, correlation_id: int, body: bytes = b"") -> bytes:
+    return struct.pack(">ihhih", len(body) + 10, key, 0, correlation_id, -1) + body
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+    return correlation_id, await reader.readexactly(size - 4)
+
+
+def simulate(test: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1, **world: int) -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        tried = World(loop, **world)
+        try:
+            await test(tried)
+        finally:
+            for writer in tried.writers:
+                writer.close()
+
+    run_simulation(main, seed)
+
+
+def test_requests_survive_every_cut_of_the_stream() -> None:
+    """The same two requests, cut at each byte, also inside the length."""
+    stream = frame(ECHO, 1, b"first") + frame(ECHO, 2, b"x" * 300)
+
+    async def run(world: World) -> None:
+        for cut in range(1, len(stream)):
+            reader, writer = await world.client()
+            writer.write(stream[:cut])
+            await asyncio.sleep(0.01)
+            writer.write(stream[cut:])
+            assert await answer(reader) == (1, b"first")
+            assert await answer(reader) == (2, b"x" * 300)
+            writer.close()
+        assert world.log.lines == []
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_large_frames_in_random_pieces(seed: int) -> None:
+    """Frames beyond the shared buffer, and small ones around them, delivered as the network pleases."""
+    bodies = [random.Random(seed).randbytes(size) for size in (10, 700_000, 3, 65_528, 262_144, 1)]
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(b"".join(frame(ECHO, number, body) for number, body in enumerate(bodies)))
+        for number, body in enumerate(bodies):
+            assert await answer(reader) == (number, body)
+        assert world.host.memory.used_bytes == 0
+
+    simulate(run, seed)
+
+
+def test_what_comes_in_the_millisecond_of_connecting_counts() -> None:
+    """Such a connection was taken for one that has sent nothing, and gave way to the next flood of silent ones."""
+
+    async def scenario(world: World) -> None:
+        world.host.now_ms = lambda: 1_000  # type: ignore[method-assign]
+        _, writer = await world.client()
+        await asyncio.sleep(0.1)
+        (connection,) = world.host.connections
+        assert connection.last_active_ms < connection.connected_ms
+        writer.write(frame(1, 1))
+        await asyncio.sleep(0.1)
+        assert connection.last_active_ms >= connection.connected_ms
+
+    simulate(scenario)
+
+
+def test_answers_keep_the_order_of_requests() -> None:
+    """A request behind a parked one waits, and its answer comes second."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(PARK, 1, b"slow") + frame(ECHO, 2, b"fast"))
+        while not world.dispatcher.parked:
+            await asyncio.sleep(0.01)
+        assert world.dispatcher.executed == [b"slow"], "nothing is executed behind a parked request"
+        world.dispatcher.parked[0][1].complete(b"done")
+        assert await answer(reader) == (1, b"done")
+        assert await answer(reader) == (2, b"fast")
+
+    simulate(run)
+
+
+def test_parked_produces_overlap_up_to_the_limit_and_answer_in_order() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        count = PARKED_PRODUCE_LIMIT + 4
+        for number in range(count):
+            writer.write(frame(PARK_PRODUCE, number, b"%d" % number))
+        await asyncio.sleep(0.5)
+        parked = world.dispatcher.parked
+        assert len(parked) == PARKED_PRODUCE_LIMIT
+        for body, pending in reversed(parked[:PARKED_PRODUCE_LIMIT]):
+            pending.complete(body)
+        await asyncio.sleep(0.5)
+        for body, pending in parked[PARKED_PRODUCE_LIMIT:]:
+            pending.complete(body)
+        for number in range(count):
+            assert await answer(reader) == (number, b"%d" % number)
+
+    simulate(run)
+
+
+def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None:
+    """They can't be sent before it, however long the disk takes: a client must not have any number of them made."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(PARK_PRODUCE, 0, b"p"))
+        writer.write(b"".join(frame(LARGE, number, b"x") for number in range(1, 40)))
+        await asyncio.sleep(1)
+        assert len(world.dispatcher.executed) == PARKED_PRODUCE_LIMIT
+        world.dispatcher.parked[0][1].complete(b"p")
+        for number in range(40):
+            assert (await answer(reader))[0] == number
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_parked_request_is_abandoned_when_the_client_goes(reset: bool) -> None:
+    """At once when the connection is reset; a plain close looks like a half-close, and is given some time."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        if reset:
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(frame(ECHO, 1, b"never read"))
+        writer.write(frame(PARK, 2))
+        while not world.dispatcher.parked:
+            await asyncio.sleep(0.01)
+        pending = world.dispatcher.parked[0][1]
+        abandoned = []
+        pending.on_abandoned = lambda: abandoned.append(True)
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+        await asyncio.sleep(0.1 if reset else (HALF_CLOSED_GRACE_MS + 10_000) / 1000)
+        assert abandoned == [True]
+        pending.complete(b"too late")
+        assert not world.host.connections
+
+    simulate(run)
+
+
+def test_half_closed_client_gets_its_answers() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(PARK, 1) + frame(ECHO, 2, b"x"))
+        writer.write_eof()
+        while not world.dispatcher.parked:
+            await asyncio.sleep(0.01)
+        world.dispatcher.parked[0][1].complete(b"")
+        assert await answer(reader) == (1, b"")
+        assert await answer(reader) == (2, b"x")
+        assert await reader.read() == b""
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("length", [0, -1, MAXIMUM_FRAME_BYTES + 1, 2**31 - 1, -(2**31)])
+def test_impossible_length_closes_and_says_why(length: int) -> None:
+    """Whole in one piece, and with the length itself cut in two."""
+
+    async def run(world: World) -> None:
+        for cut in (4, 2):
+            reader, writer = await world.client()
+            head = struct.pack(">i", length)
+            writer.write(head[:cut])
+            await asyncio.sleep(0.05)
+            writer.write(head[cut:] + b"rest")
+            with pytest.raises(CLOSED):
+                await reader.readexactly(1)
+        assert len(world.log.reasons) == 2
+        assert all(str(length) in reason for reason in world.log.reasons)
+
+    simulate(run)
+
+
+def test_longest_allowed_frame_is_served() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        body = bytes(MAXIMUM_FRAME_BYTES - 10)
+        writer.write(frame(ECHO, 1, body))
+        assert await answer(reader) == (1, body)
+
+    simulate(run)
+
+
+def test_idle_connection_is_closed_but_not_one_that_waits() -> None:
+    async def run(world: World) -> None:
+        reader, _ = await world.client()
+        reader2, writer2 = await world.client()
+        writer2.write(frame(PARK, 1))
+        await asyncio.sleep(700)
+        with pytest.raises(CLOSED):
+            await reader.readexactly(1)
+        world.dispatcher.parked[0][1].complete(b"still here")
+        assert await answer(reader2) == (1, b"still here")
+
+    simulate(run)
+
+
+def test_client_that_reads_nothing_stops_being_served() -> None:
+    """It may have a few answers of a megabyte under way, not a hundred."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        for number in range(100):
+            writer.write(frame(LARGE, number, b"x"))
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(5)
+        assert len(world.dispatcher.executed) < 10
+        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for number in range(100):
+            assert (await answer(reader))[0] == number
+
+    simulate(run)
+
+
+def test_a_closed_connection_is_gone_without_the_collector() -> None:
+    """Objects that were frozen while it was open are never looked at again."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(ECHO, 1, b"x"))
+        await answer(reader)
+        (connection,) = map(weakref.ref, world.host.connections)
+        gc.disable()
+        try:
+            writer.close()
+            await asyncio.sleep(1)
+            assert connection() is None
+        finally:
+            gc.enable()
+
+    simulate(run)
+
+
+def test_an_answer_that_cannot_be_written_costs_its_connection_and_is_reported() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(UNWRITABLE, 1, b"x"))
+        with pytest.raises(CLOSED):
+            await reader.readexactly(1)
+        assert [event for event, _ in world.log.lines] == ["request failed", "connection closed"]
+
+    simulate(run)
+
+
+def test_who_sends_much_at_once_lets_others_have_their_turn() -> None:
+    """And is executed whole, in order, and no parked request is overtaken by the next turn."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        other_reader, other_writer = await world.client()
+        other_writer.write(frame(ECHO, 0, b"first"))
+        await answer(other_reader)
+        world.host.now_ms = itertools.count(1_000_000).__next__  # A millisecond for each look at the clock.
+        requests = [frame(ECHO, number, b"%d" % number) for number in range(50)]
+        writer.write(b"".join(requests) + frame(PARK, 50, b"parked") + b"".join(requests))
+        other_writer.write(frame(ECHO, 1, b"other"))
+        assert await answer(other_reader) == (1, b"other")
+        assert 0 < world.dispatcher.executed.index(b"other") < 50
+        for number in range(50):
+            assert await answer(reader) == (number, b"%d" % number)
+        await asyncio.sleep(1)
+        assert world.dispatcher.executed[-1] == b"parked"
+        world.dispatcher.parked[0][1].complete(b"done")
+        assert await answer(reader) == (50, b"done")
+        for number in range(50):
+            assert await answer(reader) == (number, b"%d" % number)
+
+    simulate(run)
+
+
+def test_nothing_is_executed_before_the_broker_serves() -> None:
+    """Not even when the event loop reads on after `connection_made` paused it, as uvloop does."""
+
+    async def run(world: World) -> None:
+        world.host.serving = False
+        reader, writer = await world.client()
+        while not world.host.connections:
+            await asyncio.sleep(0.01)
+        for connection in world.host.connections:
+            connection._transport.resume_reading()  # type: ignore[union-attr]
+        for number in range(3):
+            writer.write(frame(ECHO, number, b"early"))
+            await asyncio.sleep(0.1)
+        assert world.dispatcher.executed == []
+        body = bytes(100_000)
+        for number in range(3, 40):
+            writer.write(frame(ECHO, number, body))
+            await asyncio.sleep(0.1)
+        (connection,) = world.host.connections
+        assert len(connection._backlog) <= SCRATCH_BYTES, "whoever sends on before the broker serves costs no memory"
+        world.host.serve()
+        for number in range(40):
+            assert (await answer(reader))[0] == number
+        writer.write(frame(ECHO, 9, b"late"))
+        assert await answer(reader) == (9, b"late")
+
+    simulate(run)
+
+
+def test_unknown_api_and_short_request_close() -> None:
+    async def run(world: World) -> None:
+        for data in (struct.pack(">ihhih", 10, 99, 0, 1, -1), struct.pack(">ihhib", 9, ECHO, 0, 1, 0), struct.pack(">ih", 2, 0)):
+            reader, writer = await world.client()
+            writer.write(data)
+            with pytest.raises(CLOSED):
+                await reader.readexactly(1)
+        assert len(world.log.reasons) == 3
+
+    simulate(run)
+
+
+def test_bug_in_a_handler_closes_one_connection_only() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        other_reader, other_writer = await world.client()
+        writer.write(frame(RAISES, 1))
+        with pytest.raises(CLOSED):
+            await reader.readexactly(1)
+        assert world.log.lines[0][0] == "request failed"
+        other_writer.write(frame(ECHO, 2, b"fine"))
+        assert await answer(other_reader) == (2, b"fine")
+
+    simulate(run)
+
+
+def test_connections_beyond_the_limit_are_closed() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        reader2, _ = await world.client()
+        with pytest.raises(CLOSED):
+            await reader2.readexactly(1)
+        writer.write(frame(ECHO, 1, b"x"))
+        assert await answer(reader) == (1, b"x")
+
+    simulate(run, maximum_connections=1)
+
+
+def test_graceful_stop_sends_what_is_owed() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(PARK, 1))
+        while not world.dispatcher.parked:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.ensure_future(world.server.close(5))
+        await asyncio.sleep(0.1)
+        world.dispatcher.parked[0][1].complete(b"owed")
+        assert await answer(reader) == (1, b"owed")
+        assert await reader.read() == b""
+        await stopping
+
+    simulate(run)
+
+
+def test_refusals_do_not_flood_the_log() -> None:
+    async def run(world: World) -> None:
+        for _ in range(200):
+            _, writer = await world.client()
+            writer.write(struct.pack(">i", -1))
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        assert len(world.log.reasons) < 50
+
+    simulate(run)

@@ -1,0 +1,151 @@
+"""The dispatcher: what is served, how the rest is refused, and what a client does wrong that we let through."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from lowtide.broker.network.dispatcher import Dispatcher, HandlerSpec
+from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.headers import request_header
+from lowtide.protocol.messages.api_versions import ApiVersionsResponse
+from lowtide.protocol.messages.metadata import MetadataResponse
+from lowtide.runtime.tasks import TaskRegistry
+
+
+def make(*keys: ApiKey, maximum: dict[ApiKey, int] | None = None) -> Dispatcher:
+    dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions=maximum or {})
+    dispatcher.register([HandlerSpec(key=key, handle=lambda request, context: request) for key in keys])
+    return dispatcher
+
+
+def read(dispatcher: Dispatcher, key: ApiKey, version: int, body: bytes) -> Any:
+    frame = request_header(key, version, 7, "client") + body
+    route = dispatcher.routes[key, version]
+    assert route is not None
+    return route.read(memoryview(frame), 0, len(frame))
+
+
+def test_only_registered_apis_and_versions_have_routes() -> None:
+    dispatcher = make(ApiKey.METADATA)
+    low, high = API[ApiKey.METADATA].min_version, API[ApiKey.METADATA].max_version
+    assert dispatcher.routes[ApiKey.METADATA, low] is not None
+    assert dispatcher.routes[ApiKey.METADATA, high] is not None
+    for key, version in ((ApiKey.METADATA, high + 1), (ApiKey.METADATA, -1), (ApiKey.FETCH, 12), (-5, 0), (32767, 0)):
+        assert dispatcher.routes[key, version] is None
+
+
+def test_unknown_versions_are_not_remembered() -> None:
+    dispatcher = make(ApiKey.METADATA)
+    for version in range(100, 2000):
+        assert dispatcher.routes[ApiKey.METADATA, version] is None
+    assert len(dispatcher.routes) == 0
+
+
+def test_capped_version_is_neither_advertised_nor_served() -> None:
+    dispatcher = make(ApiKey.DELETE_RECORDS, maximum={ApiKey.DELETE_RECORDS: 2})
+    assert dispatcher.advertised[ApiKey.DELETE_RECORDS].maximum == 2
+    assert dispatcher.routes[ApiKey.DELETE_RECORDS, 2] is not None
+    assert dispatcher.routes[ApiKey.DELETE_RECORDS, 3] is None
+
+
+def test_unknown_api_versions_version_is_answered_in_version_0() -> None:
+    """KIP-511: error 35, and the one row that a client needs to ask again."""
+    dispatcher = make(ApiKey.API_VERSIONS)
+    (frame,) = dispatcher.answer_unsupported(ApiKey.API_VERSIONS, 99, 7)
+    assert isinstance(frame, bytes)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    assert int.from_bytes(frame[4:8], "big") == 7
+    answer = codec_for(ApiVersionsResponse, 0).decode(frame, 8, len(frame))
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, API[ApiKey.API_VERSIONS].max_version)]
+
+
+def test_any_other_unknown_version_is_no_protocol() -> None:
+    with pytest.raises(ProtocolError):
+        make(ApiKey.METADATA).answer_unsupported(ApiKey.METADATA, 99, 7)
+
+
+@pytest.mark.parametrize(("version", "body"), [(13, "00000000010000"), (12, "00000000010000"), (9, "0000000001000000")])
+def test_librdkafkas_padded_null_array_is_read(version: int, body: str) -> None:
+    """Captured from confluent-kafka 2.16: null topics take four bytes. Its flags must be read too."""
+    request, client_id = read(make(ApiKey.METADATA), ApiKey.METADATA, version, bytes.fromhex(body))
+    assert request.topics is None
+    assert request.allow_auto_topic_creation
+    assert client_id == "client"
+
+
+@pytest.mark.parametrize("body", ["00010000ff", "00000001010000", "0000000000010000", "0001"])
+def test_other_bytes_behind_a_request_are_refused(body: str) -> None:
+    with pytest.raises(ProtocolError):
+        read(make(ApiKey.METADATA), ApiKey.METADATA, 13, bytes.fromhex(body))
+
+
+def test_a_response_that_is_given_again_has_the_same_bytes_and_another_has_its_own() -> None:
+    """Also when more responses were given than are kept, and when one died whose place in memory another takes."""
+    dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
+    dispatcher.register([HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, answers_again=3)])
+    route = dispatcher.routes[ApiKey.METADATA, 12]
+    assert route is not None
+
+    def response(number: int) -> MetadataResponse:
+        return MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id=f"c{number}", controller_id=number, topics=[])
+
+    def check(number: int, given: MetadataResponse, correlation_id: int) -> None:
+        written = b"".join(route.write(correlation_id, given))  # type: ignore[arg-type]
+        assert int.from_bytes(written[4:8], "big") == correlation_id
+        assert written[9:] == codec_for(MetadataResponse, 12).encode(response(number))
+
+    for number in range(20):
+        held = response(number)
+        for correlation_id in (1, 2):
+            check(number, held, correlation_id)
+        check(-number, response(-number), 3)
+
+
+def test_what_is_kept_of_responses_has_a_limit_in_bytes() -> None:
+    """Or a client that asks for everything, in every version, would have the broker keep sixty megabytes for nobody."""
+    dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
+    dispatcher.register([HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, answers_again=1000)])
+    route = dispatcher.routes[ApiKey.METADATA, 12]
+    assert route is not None
+    nobodys = MetadataResponse(throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=0, topics=[])
+    responses = [msgspec.structs.replace(nobodys, cluster_id="c" * 15_000, controller_id=number) for number in range(300)]
+    for response in responses:
+        route.write(1, response)
+    kept = sum(sys.getrefcount(response) > sys.getrefcount(nobodys) + 1 for response in responses)
+    assert 0 < kept * 15_000 <= 256 * 1024
+
+
+async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_cannot_be_sent() -> None:
+    """It would wait for ever otherwise, and with it all that its client has asked since; the bug is told all the same."""
+    failed: list[BaseException] = []
+    tasks = TaskRegistry(lambda _name, error: failed.append(error))
+    dispatcher = Dispatcher(spawn=tasks.spawn, maximum_versions={})
+
+    async def later(request: Any, _context: Any) -> Any:
+        return request
+
+    dispatcher.register([HandlerSpec(key=ApiKey.DELETE_TOPICS, handle_later=later)])
+    route = dispatcher.routes[ApiKey.DELETE_TOPICS, 6]
+    assert route is not None
+    pending = route.handle("not a response", SimpleNamespace(connection=SimpleNamespace(peer="somebody")))
+    told: list[Any] = []
+
+    def send(response: Any) -> None:
+        if response is not None:
+            route.write(7, response)
+        told.append(response)
+
+    pending.listen(send)
+    while len(tasks):
+        await asyncio.sleep(0)
+    assert told == [None]
+    assert len(failed) == 1

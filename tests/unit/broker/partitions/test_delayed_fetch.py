@@ -1,0 +1,69 @@
+"""A fetch that waits: what ends its wait before its time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lowtide.broker.partitions.delayed.fetch import DelayedFetch, FetchReader, FetchRules
+from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
+
+RULES = FetchRules(api_version=11, read_committed=False, is_follower=False, minimum_bytes=1, maximum_bytes=100, maximum_wait_ms=100)
+
+
+def target(topic: str) -> FetchTarget:
+    return FetchTarget(
+        topic=topic,
+        topic_id=ZERO_TOPIC_ID,
+        partition=0,
+        fetch_offset=5,
+        maximum_bytes=100,
+        current_leader_epoch=-1,
+        last_fetched_epoch=-1,
+    )
+
+
+class Replicas:
+    """As much of the replica manager as a waiting fetch sees: empty partitions, by topic, until they are deleted."""
+
+    def __init__(self, *topics: str) -> None:
+        log = SimpleNamespace(log_end_offset=5, high_watermark=5, last_stable_offset=5, log_start_offset=0)
+        self.partitions = {
+            topic: SimpleNamespace(topic_partition=TopicPartition(topic, 0), log=log, check_leadership=lambda _epoch: ErrorCode.NONE)
+            for topic in topics
+        }
+
+    def find(self, topic: str, _partition: int) -> Any:
+        return self.partitions.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def waiting(replicas: Replicas, *topics: str) -> DelayedFetch:
+    """A fetch that has begun to wait."""
+    reader = FetchReader(replicas, list)  # type: ignore[arg-type]
+    targets = [target(topic) for topic in topics]
+    fetch = DelayedFetch(reader, replicas, FetchPlan(targets=targets), targets, RULES, 100)  # type: ignore[arg-type]
+    assert [key.topic for key, _ in fetch.thresholds()] == [topic for topic in topics if topic in replicas.partitions]
+    return fetch
+
+
+@pytest.mark.parametrize("topics", [("gone",), ("gone", "other"), ("other", "gone")])
+def test_a_partition_that_is_gone_ends_the_wait(topics: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case C of Kafka's DelayedFetch."""
+    replicas = Replicas("gone", "other")
+    fetch = waiting(replicas, *topics)
+    answered: list[DelayedFetch] = []
+    monkeypatch.setattr(DelayedFetch, "complete_late", lambda self: answered.append(self))
+    assert not fetch.try_complete()
+    del replicas.partitions["gone"]
+    assert fetch.try_complete()
+    assert answered == [fetch]
+
+
+def test_a_partition_that_never_was_there_ends_no_wait() -> None:
+    """It is answered with the others, as in Kafka, which waits for those alone."""
+    fetch = waiting(Replicas("other"), "never", "other")
+    assert not fetch.try_complete()

@@ -1,0 +1,126 @@
+"""Fetch sessions (KIP-227): ids, epochs, what is forgotten, what is declined."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from lowtide.broker.partitions.fetch_session import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS, FetchPlan, FetchSessionCache
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+
+
+def request(
+    session: tuple[int, int], partitions: dict[int, int] | None = None, forgotten: list[int] | None = None, **more: Any
+) -> FetchRequest:
+    """A fetch of topic `t`: partition → offset."""
+    rows = [FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=100) for number, offset in (partitions or {}).items()]
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic(topic="t", partitions=rows)] if rows else [],
+        forgotten_topics_data=[ForgottenTopic(topic="t", partitions=forgotten)] if forgotten else [],
+        **more,
+    )
+
+
+def cache(slots: int = 10) -> FetchSessionCache:
+    return FetchSessionCache(slots, random.Random(1))
+
+
+def offsets(plan: FetchPlan) -> dict[int, int]:
+    return {target.partition: target.fetch_offset for target in plan.targets}
+
+
+def answer(partition: int, *, high_watermark: int = 5, log_start: int = 0, records: bytes = b"", error: int = 0) -> PartitionData:
+    return PartitionData(
+        partition_index=partition, error_code=error, high_watermark=high_watermark, log_start_offset=log_start, records=records
+    )
+
+
+def test_sessionless_fetch_opens_nothing() -> None:
+    sessions = cache()
+    plan = sessions.plan(request((0, -1), {0: 7}), 12, 0)
+    assert (plan.session_id, plan.incremental, offsets(plan)) == (0, False, {0: 7})
+    assert len(sessions) == 0
+
+
+def test_session_remembers_partitions_and_takes_new_offsets() -> None:
+    sessions = cache()
+    opened = sessions.plan(request((0, 0), {0: 7, 1: 8}), 12, 0)
+    assert opened.session_id > 0
+    plan = sessions.plan(request((opened.session_id, 1), {1: 9}), 12, 0)
+    assert plan.incremental
+    assert offsets(plan) == {0: 7, 1: 9}
+
+
+def test_wrong_epoch_leaves_the_session_alive() -> None:
+    sessions = cache()
+    session_id = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
+    assert sessions.plan(request((session_id, 5)), 12, 0).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.plan(request((session_id, 1)), 12, 0).error_code == ErrorCode.NONE
+
+
+def test_unknown_session() -> None:
+    for session in ((99, 1), (0, 1), (0, -2)):
+        assert cache().plan(request(session, {0: 1}), 12, 0).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_that_grows_beyond_what_all_may_hold_is_closed() -> None:
+    """Its client begins anew with a full fetch, for which no session is opened. Those that don't grow go on."""
+    sessions = cache()
+    other = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
+    session_id = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
+    plan = sessions.plan(request((session_id, 1), dict.fromkeys(range(MAXIMUM_CACHED_PARTITIONS - 1), 0)), 12, 0)
+    assert (plan.error_code, len(sessions)) == (ErrorCode.NONE, 2)
+    plan = sessions.plan(request((session_id, 2), {MAXIMUM_CACHED_PARTITIONS: 0}), 12, 0)
+    assert (plan.error_code, len(sessions)) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 1)
+    assert sessions.plan(request((other, 1), {1: 7}), 12, 0).error_code == ErrorCode.NONE
+
+
+def test_forgetting_the_last_partition_closes_the_session() -> None:
+    sessions = cache()
+    session_id = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
+    plan = sessions.plan(request((session_id, 1), forgotten=[0]), 12, 0)
+    assert (plan.error_code, plan.session_id, len(sessions)) == (ErrorCode.NONE, 0, 0)
+    assert sessions.plan(request((session_id, 2)), 12, 0).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_topic_ids_and_names_do_not_mix_in_a_session() -> None:
+    sessions = cache()
+    session_id = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
+    assert sessions.plan(request((session_id, 1)), 13, 0).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_full_cache_declines_until_a_session_is_idle() -> None:
+    """A client that opens session after session cannot push out those in use."""
+    sessions = cache(slots=2)
+    first = sessions.plan(request((0, 0), {0: 1}), 12, 0).session_id
+    sessions.plan(request((0, 0), {0: 1}), 12, 0)
+    assert sessions.plan(request((0, 0), {0: 1}), 12, EVICT_AFTER_IDLE_MS - 1).session_id == 0
+    assert sessions.plan(request((0, 0), {0: 1}), 12, EVICT_AFTER_IDLE_MS).session_id > 0
+    assert sessions.plan(request((first, 1)), 12, EVICT_AFTER_IDLE_MS).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 2
+
+
+def test_new_session_replaces_the_one_it_names() -> None:
+    sessions = cache()
+    first = sessions.plan(request((0, 0), {0: 1}), 12, 0).session_id
+    second = sessions.plan(request((first, 0), {0: 1}), 12, 0).session_id
+    assert second not in (0, first)
+    assert len(sessions) == 1
+
+
+def test_news_are_records_moved_offsets_and_errors() -> None:
+    target = next(iter(cache().plan(request((0, 0), {0: 1}), 12, 0).targets))
+    target.tell(answer(0))
+    assert not target.has_news(answer(0))
+    assert target.has_news(answer(0, high_watermark=6))
+    assert target.has_news(answer(0, log_start=1))
+    assert target.has_news(answer(0, records=b"x"))
+    failed = answer(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=-1, log_start=-1)
+    target.tell(failed)
+    assert target.has_news(failed), "an error is told every time"
+    assert target.has_news(answer(0)), "and so is its end"

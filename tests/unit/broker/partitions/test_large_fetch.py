@@ -1,0 +1,352 @@
+"""A Fetch of very many partitions is read in slices: others are served between two of them, and nothing that happens then is missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lowtide.broker import slices
+from lowtide.broker.handlers import fetch as fetch_handler
+from lowtide.broker.network import outgoing
+from lowtide.broker.partitions.delayed import fetch as delayed_fetch
+from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from lowtide.simulation.client import WireClient
+
+from . import test_leading_deletes, test_leading_records, test_leading_waits
+from .test_slow_produce import PARTITIONS, SMALL, PassingTime, World, produce, rows, simulate
+
+VERSION = 12
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten partitions are very many, and a slice takes a few of them while the world's clock is slow."""
+    for module in (fetch_handler, delayed_fetch):
+        monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 10)
+    monkeypatch.setattr(delayed_fetch, "PARTITIONS_OF_A_STEP", 5)
+
+
+def fetch(  # noqa: PLR0913 - the fields of a request
+    offset: int = 0,
+    *,
+    wait_ms: int = 0,
+    minimum_bytes: int = 1,
+    session_id: int = 0,
+    session_epoch: int = -1,
+    partitions: range = range(PARTITIONS),
+    forget: range = range(0),
+) -> FetchRequest:
+    asked = [FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20) for number in partitions]
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=wait_ms,
+        min_bytes=minimum_bytes,
+        max_bytes=1 << 24,
+        isolation_level=0,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[FetchTopic(topic="t", partitions=asked)] if asked else [],
+        forgotten_topics_data=[ForgottenTopic(topic="t", partitions=list(forget))] if forget else [],
+        rack_id="",
+    )
+
+
+def told(response: Any) -> dict[int, tuple[int, int, int]]:
+    """By partition: error, high watermark, bytes."""
+    return {
+        row.partition_index: (row.error_code, row.high_watermark, len(row.records or b""))
+        for topic in response.responses
+        for row in topic.partitions
+    }
+
+
+async def one_record_each(world: World) -> WireClient:
+    client = await world.connect()
+    assert rows(await client.request(produce(*[SMALL] * PARTITIONS), 9)) == [(ErrorCode.NONE, 0)] * PARTITIONS
+    return client
+
+
+def let_time_pass(world: World) -> None:
+    """From now on what is done in slices takes its time."""
+    assert world.broker is not None
+    assert world.broker.replicas is not None
+    slices = world.broker.replicas.slices
+    slices._loop = slices.turns._loop = PassingTime(world.loop)  # type: ignore[assignment]
+    world.clock.look_costs_ms = 1
+
+
+def held(world: World) -> int:
+    assert world.broker is not None
+    assert world.broker.replicas is not None
+    return world.broker.replicas.slices._held
+
+
+def break_off(world: World) -> None:
+    """A client that merely closes its side is still owed its answers."""
+    assert world.broker is not None
+    assert world.broker._host is not None
+    world.broker._host.abort_connections()
+
+
+def watchers(world: World) -> int:
+    assert world.broker is not None
+    assert world.broker.replicas is not None
+    return sum(len(partition.watchers) for partition in world.broker.replicas.partitions.values())
+
+
+def test_others_are_served_between_two_slices_and_the_connection_keeps_its_order() -> None:
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        other = await world.connect()
+        done: list[str] = []
+        let_time_pass(world)
+        large = client.send(fetch(), VERSION)
+        behind = client.send(fetch(partitions=range(1)), VERSION)
+        quick = other.send(fetch(partitions=range(1)), VERSION)
+        for name, future in (("large", large), ("behind", behind), ("quick", quick)):
+            future.add_done_callback(lambda _future, name=name: done.append(name))
+        await asyncio.gather(large, behind, quick)
+        assert done == ["quick", "large", "behind"]
+        assert told(large.result()) == {number: (ErrorCode.NONE, 1, len(SMALL)) for number in range(PARTITIONS)}
+        assert (held(world), watchers(world)) == (0, 0)
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+@pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.2])
+def test_what_comes_while_it_is_read_or_waits_ends_its_wait(after_s: float, in_session: bool) -> None:  # noqa: FBT001
+    """Also in a partition that was read before the record came."""
+
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        other = await world.connect()
+        let_time_pass(world)
+        began = world.loop.time()
+        waits = client.send(fetch(1, wait_ms=600_000, session_epoch=0 if in_session else -1), VERSION)
+        await asyncio.sleep(after_s)
+        await other.request(produce(SMALL), 9)
+        response = await waits
+        assert world.loop.time() - began < 10
+        assert told(response)[0] == (ErrorCode.NONE, 2, len(SMALL))
+        assert len(told(response)) == PARTITIONS
+        assert held(world) == 0
+        assert watchers(world) == (PARTITIONS if in_session else 0)
+
+    simulate(run)
+
+
+def test_it_waits_for_as_much_as_it_wants_or_its_time() -> None:
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        other = await world.connect()
+        waits = client.send(fetch(1, wait_ms=5000, minimum_bytes=3 * len(SMALL)), VERSION)
+        for _ in range(2):
+            await asyncio.sleep(0.5)
+            await other.request(produce(SMALL), 9)
+        await asyncio.sleep(0.5)
+        assert not waits.done()
+        await other.request(produce(*[SMALL] * 50), 9)
+        assert sum(size for _, _, size in told(await waits).values()) >= 3 * len(SMALL)
+        began = world.loop.time()
+        late = await client.request(fetch(1, wait_ms=5000, partitions=range(50, PARTITIONS)), VERSION)
+        assert told(late) == dict.fromkeys(range(50, PARTITIONS), (ErrorCode.NONE, 1, 0))
+        assert world.loop.time() - began >= 5
+        assert (held(world), watchers(world)) == (0, 0)
+
+    simulate(run)
+
+
+def test_a_session_is_told_what_changed_between_a_read_and_its_answer() -> None:
+    """A partition that was found at its end, and changes before that is told, must be visited by the next fetch."""
+
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        other = await world.connect()
+        opened = await client.request(fetch(1, session_epoch=0), VERSION)
+        let_time_pass(world)
+        slow = client.send(fetch(1, session_id=opened.session_id, session_epoch=1), VERSION)
+        await asyncio.sleep(0.01)
+        assert rows(await other.request(produce(SMALL), 9)) == [(ErrorCode.NONE, 1)]
+        assert not slow.done()
+        assert told(await slow) == {}
+        following = await client.request(fetch(session_id=opened.session_id, session_epoch=2, partitions=range(0)), VERSION)
+        assert told(following) == {0: (ErrorCode.NONE, 2, len(SMALL))}
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_topic_that_is_deleted_between_two_slices_is_told(waits: bool) -> None:  # noqa: FBT001
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        other = await world.connect()
+        if not waits:
+            let_time_pass(world)
+        answer = client.send(fetch(1, wait_ms=600_000), VERSION)
+        await asyncio.sleep(1 if waits else 0.006)
+        deletion = other.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=60_000), 6)
+        errors = {error for error, _, _ in told(await answer).values()}
+        assert errors & {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        world.clock.look_costs_ms = 0
+        world.worker.close()
+        await deletion
+        assert held(world) == 0
+
+    simulate(run)
+
+
+def test_partitions_that_are_not_led_here_any_more_are_told() -> None:
+    """A broker that is fenced between two slices."""
+
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        let_time_pass(world)
+        assert world.broker is not None
+        replicas = world.broker.replicas
+        assert replicas is not None
+        answer = client.send(fetch(1, wait_ms=600_000), VERSION)
+        await asyncio.sleep(0.006)
+        replicas.is_fenced = lambda: True
+        replicas.on_fenced()
+        assert ErrorCode.NOT_LEADER_OR_FOLLOWER in {error for error, _, _ in told(await answer).values()}
+        assert held(world) == 0
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("after_s", [0.006, 0.02, 1.0])
+def test_nothing_is_left_of_a_client_that_goes(after_s: float) -> None:
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        if after_s < 1:
+            let_time_pass(world)
+        answer = client.send(fetch(1, wait_ms=600_000), VERSION)
+        await asyncio.sleep(after_s)
+        assert held(world) == PARTITIONS
+        break_off(world)
+        with pytest.raises(ConnectionError):
+            await answer
+        await asyncio.sleep(1)
+        assert (held(world), watchers(world)) == (0, 0)
+
+    simulate(run)
+
+
+def test_a_session_that_another_connection_goes_on_with_answers_the_first() -> None:
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        other = await world.connect()
+        opened = await client.request(fetch(1, session_epoch=0), VERSION)
+        let_time_pass(world)
+        first = client.send(fetch(1, session_id=opened.session_id, session_epoch=1, wait_ms=600_000), VERSION)
+        await asyncio.sleep(0.006)
+        second = other.send(fetch(1, session_id=opened.session_id, session_epoch=2, forget=range(5, 50)), VERSION)
+        assert (await first).error_code == (await second).error_code == ErrorCode.NONE
+        assert held(world) == 0
+
+    simulate(run)
+
+
+def test_where_too_much_is_held_all_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no client makes a broker hold more than that; it is answered with what there is."""
+    monkeypatch.setattr(slices, "PARTITIONS_IN_SLICES_MAX", PARTITIONS)
+
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        other = await world.connect()
+        waits = client.send(fetch(1, wait_ms=600_000), VERSION)
+        await asyncio.sleep(1)
+        assert held(world) == PARTITIONS
+        assert len(told(await other.request(fetch(1, wait_ms=600_000), VERSION))) == PARTITIONS
+        assert not waits.done()
+        break_off(world)
+        with pytest.raises(ConnectionError):
+            await waits
+        assert held(world) == 0
+
+    simulate(run)
+
+
+def test_a_stop_answers_it() -> None:
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        assert world.broker is not None
+        reading = await world.connect()
+        waits = client.send(fetch(1, wait_ms=600_000), VERSION)
+        await asyncio.sleep(1)
+        let_time_pass(world)
+        reads = reading.send(fetch(1, wait_ms=600_000), VERSION)
+        await asyncio.sleep(0.006)
+        stopped = asyncio.ensure_future(world.broker.stop())  # noqa: TID251 - the test's own
+        assert len(told(await waits)) == len(told(await reads)) == PARTITIONS
+        world.clock.look_costs_ms = 0
+        await stopped
+
+    simulate(run)
+
+
+def test_a_bug_costs_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        other = await world.connect()
+
+        def broken(*_: Any, **__: Any) -> Any:
+            raise AssertionError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FetchReader, "read", broken)
+            with pytest.raises(ConnectionError):
+                await client.request(fetch(), VERSION)
+        assert held(world) == 0
+        assert len(told(await other.request(fetch(), VERSION))) == PARTITIONS
+
+    simulate(run)
+
+
+def test_an_answer_of_very_many_pieces_is_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, with those of requests behind it, and also to a client that has closed its side."""
+    monkeypatch.setattr(outgoing, "PARTS_AT_ONCE", 7)
+    runs: list[int] = []
+    gather = outgoing.OutgoingQueue._gather
+
+    def spied(queue: outgoing.OutgoingQueue) -> list[outgoing.Buffer]:
+        run = gather(queue)
+        runs.append(len(run))
+        return run
+
+    monkeypatch.setattr(outgoing.OutgoingQueue, "_gather", spied)
+
+    async def run(world: World) -> None:
+        client = await one_record_each(world)
+        answers = [client.send(fetch(partitions=range(count)), VERSION) for count in (9, 5, PARTITIONS, 2)]
+        assert client._transport is not None
+        client._transport.write_eof()
+        for answer, count in zip(await asyncio.gather(*answers), (9, 5, PARTITIONS, 2), strict=True):
+            assert told(answer) == {number: (ErrorCode.NONE, 1, len(SMALL)) for number in range(count)}
+        assert max(runs) == 7
+        await asyncio.sleep(1)
+        assert client.lost
+
+    simulate(run)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        test_leading_deletes.test_a_fetch_is_answered_at_once_while_there_is_a_log_start_to_tell,
+        test_leading_records.test_a_leader_that_is_deposed_tells_who_waits_at_once,
+        test_leading_waits.test_a_topic_that_is_made_anew_answers_nobody_who_waits_at_the_old_one,
+    ],
+)
+def test_followers_hear_as_soon_when_theirs_is_large(monkeypatch: pytest.MonkeyPatch, scenario: Callable[[], None]) -> None:
+    """With a session, in slices; those of old brokers have none, and watch each partition."""
+    for module in (fetch_handler, delayed_fetch):
+        monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 0)
+    scenario()

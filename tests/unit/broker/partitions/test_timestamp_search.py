@@ -1,0 +1,120 @@
+"""ListOffsets over batches that take long to look into: the worker does it, others are served, and what changed meanwhile counts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lowtide.protocol.compression import Compression
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from lowtide.protocol.records import build_batch
+from lowtide.simulation.client import ConnectionLostError
+from lowtide.storage.log import timestamps
+from lowtide.storage.log.timestamps import QUICK_BYTES
+
+from .test_decompressed_bounds import work_until
+from .test_slow_produce import World, produce, rows, simulate
+
+NOW = 10**12
+LONG = build_batch([(NOW, None, bytes(QUICK_BYTES), ()), (NOW + 5, None, b"", ()), (NOW + 1, None, b"", ())], compression=Compression.ZSTD)
+MAX_TIMESTAMP = -3
+
+
+def asking(*wanted: tuple[int, int]) -> ListOffsetsRequest:
+    rows = [ListOffsetsPartition(partition_index=index, timestamp=timestamp) for index, timestamp in wanted]
+    return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[ListOffsetsTopic(name="t", partitions=rows)])
+
+
+def listed(response: Any) -> list[tuple[int, int, int]]:
+    return [(row.error_code, row.offset, row.timestamp) for row in response.topics[0].partitions]
+
+
+async def loaded(world: World, *batches: bytes) -> Any:
+    """A client whose batches are in partition 0, and one small one in partition 1."""
+    client = await world.connect()
+    for batch in batches:
+        answer = client.send(produce(batch), 9)
+        await work_until(world, answer)
+        assert rows(await answer)[0][0] == ErrorCode.NONE
+    answer = client.send(produce(b"", build_batch([(NOW, None, b"x", ())])), 9)
+    await answer
+    return client
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(NOW + 1, (1, NOW + 5)), (NOW + 6, (3, NOW + 9)), (MAX_TIMESTAMP, (3, NOW + 9))])
+def test_rows_are_answered_by_the_worker_and_in_their_places(wanted: int, found: tuple[int, int]) -> None:
+    async def run(world: World) -> None:
+        client = await loaded(world, LONG, build_batch([(NOW + 9, None, bytes(QUICK_BYTES), ())], compression=Compression.ZSTD))
+        other = await world.connect()
+        answer = client.send(asking((1, NOW), (0, wanted), (2, NOW)), 7)
+        await asyncio.sleep(1)
+        assert not answer.done()
+        assert len(world.worker.waiting) == 1
+        assert listed(await other.request(asking((1, NOW)), 7)) == [(ErrorCode.NONE, 0, NOW)]
+        await work_until(world, answer)
+        assert listed(await answer) == [(ErrorCode.NONE, 0, NOW), (ErrorCode.NONE, *found), (ErrorCode.NONE, -1, -1)]
+
+    simulate(run)
+
+
+def test_a_record_that_is_deleted_while_it_is_found_is_no_answer() -> None:
+    async def run(world: World) -> None:
+        client, other = await loaded(world, LONG), await world.connect()
+        answer = client.send(asking((0, NOW)), 7)
+        await asyncio.sleep(1)
+        row = DeleteRecordsPartition(partition_index=0, offset=1)
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[row])], timeout_ms=1000)
+        deleted = await other.request(request, 2)
+        assert deleted.topics[0].partitions[0].error_code == ErrorCode.NONE
+        await work_until(world, answer)
+        assert listed(await answer) == [(ErrorCode.NONE, 1, NOW + 5)]
+
+    simulate(run)
+
+
+def test_a_topic_that_goes_meanwhile_is_unknown() -> None:
+    async def run(world: World) -> None:
+        client, other = await loaded(world, LONG), await world.connect()
+        answer = client.send(asking((0, NOW)), 7)
+        await asyncio.sleep(1)
+        gone = other.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], topic_names=["t"], timeout_ms=10_000), 5)
+        await work_until(world, gone)
+        await work_until(world, answer)
+        assert listed(await answer)[0][0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    simulate(run)
+
+
+def test_a_client_that_leaves_costs_no_further_search() -> None:
+    async def run(world: World) -> None:
+        client = await loaded(world, LONG)
+        answer = client.send(asking((0, NOW + 1)), 7)
+        await asyncio.sleep(1)
+        client.close()
+        with pytest.raises(ConnectionLostError):
+            await answer
+        await asyncio.sleep(1)
+        world.worker.close()
+        await asyncio.sleep(1)
+        assert not world.worker.waiting
+
+    simulate(run)
+
+
+def test_a_search_over_many_batches_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timestamps, "BATCHES_AT_ONCE", 3)
+
+    async def run(world: World) -> None:
+        small = [build_batch([(NOW + time, None, b"x", ())]) for time in (50, *[1] * 20, 40)]
+        client = await loaded(world, *small)
+        row = DeleteRecordsPartition(partition_index=0, offset=1)
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[row])], timeout_ms=1000)
+        await client.request(request, 2)
+        assert listed(await client.request(asking((0, NOW + 30)), 7)) == [(ErrorCode.NONE, 21, NOW + 40)]
+
+    simulate(run)

@@ -1,0 +1,280 @@
+"""A log in memory that is compacted: the worker's steps and the committer's barriers are taken when the test says so."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from lowtide.protocol.records import (
+    ControlRecordType,
+    Record,
+    build_batch,
+    build_end_transaction_marker,
+    iterate_batches,
+    iterate_records,
+    read_batch_header,
+)
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.committer import Barrier, OnDone
+from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Step, Work, WorkListener
+from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable
+from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlace, CleaningReport, LogCleaning
+from lowtide.storage.compaction.offset_map import ENTRY_BYTES
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.log import FollowerAppend, LogConfig, RemovedSegment
+from lowtide.storage.log.segment_ages import SegmentAges
+
+DIRECTORY = "/disk/t-0"
+NOW_MS = 1_700_000_000_000
+LIMIT = 1 << 20
+CONFIG = LogConfig(cleanup_policy=frozenset({"compact"}), index_interval_bytes=100, delete_retention_ms=1000, min_cleanable_dirty_ratio=0.0)
+
+
+class StepwiseCommitter:
+    """Carries out barriers one at a time, when told."""
+
+    def __init__(self, filesystem: MemoryFileSystem) -> None:
+        self._filesystem = filesystem
+        self.waiting: deque[tuple[Barrier, OnDone]] = deque()
+
+    def submit(self, barrier: Barrier, on_done: OnDone) -> None:
+        self.waiting.append((barrier, on_done))
+
+    def step(self) -> None:
+        barrier, on_done = self.waiting.popleft()
+        error: OSError | None = None
+        try:
+            for file in barrier.files:
+                file.sync()
+            for source, target in barrier.renames:
+                self._filesystem.rename(source, target)
+            for directory in barrier.directories:
+                self._filesystem.sync_directory(directory)
+        except OSError as failed:
+            error = failed
+        on_done(error)
+
+    def close(self) -> None:
+        while self.waiting:
+            self.step()
+
+
+class StepwiseWorker:
+    """Takes the steps of one work at a time, when told."""
+
+    def __init__(self, filesystem: MemoryFileSystem) -> None:
+        self._filesystem = filesystem
+        self._steps: Iterator[Step] | None = None
+        self._listener: WorkListener | None = None
+        self._cancelled = False
+
+    def begin(self, work: Work, argument: bytes, listener: WorkListener, bytes_per_second: float = NO_RATE_LIMIT) -> StepwiseWorker:
+        assert self._steps is None
+        self._steps, self._listener, self._cancelled = work(self._filesystem, argument), listener, False
+        return self
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def step(self) -> bool:
+        """Returns False when there is nothing to do."""
+        if self._steps is None or self._listener is None:
+            return False
+        step = None if self._cancelled else next(self._steps, None)
+        if step is None:
+            self._steps.close()  # type: ignore[attr-defined]
+            self._steps, listener = None, self._listener
+            listener.on_end(None)
+        elif step.message is not None:
+            self._listener.on_message(step.message)
+        return True
+
+    def close(self) -> None:
+        self._steps = None
+
+
+class CompactedLog:
+    """See the module. `log` is another object after `reopen`."""
+
+    def __init__(self, filesystem: MemoryFileSystem, config: LogConfig = CONFIG) -> None:
+        self.filesystem = filesystem
+        self.config = config
+        self.now_ms = NOW_MS
+        self.committer = StepwiseCommitter(filesystem)
+        self.worker = StepwiseWorker(filesystem)
+        self.failures: list[OSError | StorageError] = []
+        self.stalled: list[Callable[[], None]] = []
+        self.removed: list[RemovedSegment] = []
+        self.reports: list[CleaningReport] = []
+        self.log = create_log(filesystem, DIRECTORY, config, topic_partition=TopicPartition("t", 0), topic_id=bytes(16), now_ms=self.now_ms)
+        self.cleaned_to: int | None = None
+
+    # ------------------------------------------------------------------ the log
+    def append(self, *records: tuple[bytes | None, bytes | None], **keywords: object) -> int:
+        """A batch of (key, value); it is committed. Returns its base offset."""
+        rows = [(self.now_ms, key, value, ()) for key, value in records]
+        base_offset = self.log.log_end_offset
+        self.append_batch(build_batch(rows, base_offset=base_offset, leader_epoch=0, **keywords))  # type: ignore[arg-type]
+        return base_offset
+
+    def append_batch(self, batch: bytes) -> None:
+        appended = self.log.append_as_follower(memoryview(batch), now_ms=self.now_ms)
+        assert isinstance(appended, FollowerAppend), appended
+        self.log.advance_high_watermark(self.log.log_end_offset)
+        self.log.transactions.settle(self.log.high_watermark)
+
+    def roll(self) -> None:
+        self.log.roll(self.now_ms)
+
+    def flush(self) -> None:
+        end = self.log.log_end_offset
+        barrier = self.log.flush_barrier()
+        if barrier is not None:
+            self.committer.submit(barrier, lambda _error: None)
+            while self.committer.waiting:
+                self.committer.step()
+            self.log.on_flushed(end)
+
+    def reopen(self, *, clean: bool = False, high_watermark: int | None = None) -> None:
+        """After a stop or a crash."""
+        before = self.log
+        self.cleaned_to = before.swaps.cleaned_to
+        self.worker.close()
+        self.committer.waiting.clear()
+        self.log = load_log(
+            self.filesystem,
+            DIRECTORY,
+            self.config,
+            topic_partition=TopicPartition("t", 0),
+            topic_id=bytes(16),
+            recovery_point=before.recovery_point,
+            log_start_offset=before.log_start_offset,
+            clean=clean,
+            now_ms=self.now_ms,
+            high_watermark=before.high_watermark if high_watermark is None else high_watermark,
+        )
+        self.log.swaps.cleaned_to = self.cleaned_to
+
+    # ------------------------------------------------------------------ compaction
+    def cleanable(self) -> Cleanable:
+        log = self.log
+        ends = LogEnds(log.log_start_offset, log.last_stable_offset, log.recovery_point, log.log_end_offset)
+        return find_cleanable(log.segments, ends, log.swaps.cleaned_to, self.config, _Times(self.filesystem), self.now_ms)
+
+    def begin_cleaning(self, entries: int = 10_000) -> LogCleaning | None:
+        """Orders a compaction, if anything may be compacted."""
+        cleanable = self.cleanable()
+        if not cleanable.dirty_bytes:
+            return None
+        place = CleaningPlace(
+            clock=_StandingClock(),
+            committer=self.committer,
+            worker=self.worker,
+            is_here=lambda log: log is self.log,
+            remove_later=lambda _log, removed: self.removed.extend(removed),
+            retry_later=self.stalled.append,
+            on_failure=self.failures.append,
+        )
+        cleaning = LogCleaning(self.log, place, self.reports.append)
+        limits = CleaningLimits(map_bytes=entries * ENTRY_BYTES, decompressed_bytes_max=LIMIT, bytes_per_second=NO_RATE_LIMIT)
+        cleaning.begin(cleanable, limits, self.now_ms)
+        return cleaning
+
+    def step(self) -> bool:
+        """One step of whoever has something to do: the committer first. Returns False when nobody has."""
+        if self.committer.waiting:
+            self.committer.step()
+            return True
+        return self.worker.step()
+
+    def clean(self, entries: int = 10_000, between: Callable[[], None] = lambda: None) -> CleaningReport | None:
+        """A whole compaction; `between` is called between two steps."""
+        if self.begin_cleaning(entries) is None:
+            return None
+        count = len(self.reports)
+        while self.step():
+            between()
+        assert len(self.reports) == count + 1
+        return self.reports[-1]
+
+    # ------------------------------------------------------------------ what is in it
+    def batches(self) -> list[bytes]:
+        """All of the log, read segment by segment."""
+        found = []
+        for segment in self.log.segments:
+            content = self.filesystem.read_bytes(segment.path)
+            found += [content[at : at + header.size_bytes] for at, header in iterate_batches(content)]
+        return found
+
+    def records(self) -> list[Record]:
+        """All but markers, those of aborted transactions too."""
+        return [
+            record
+            for batch in self.batches()
+            if not read_batch_header(batch).is_control
+            for record in iterate_records(batch, max_bytes=LIMIT)
+        ]
+
+    def rows(self) -> list[tuple[int, bytes | None, bytes | None]]:
+        return [(record.offset, record.key, record.value) for record in self.records()]
+
+    def contents(self) -> list[bytes]:
+        """All of the log, as a follower is sent it."""
+        return [
+            self.filesystem.read_bytes(segment.path)[position : position + header.size_bytes]
+            for segment in self.log.segments
+            for position, header in segment.batches(0)
+        ]
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Where a segment ends, and where the next one begins, if that is somewhere else."""
+        ends = [max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset) for segment in self.log.segments]
+        return [(end, after.base_offset) for end, after in zip(ends, self.log.segments[1:], strict=False) if end != after.base_offset]
+
+    def names(self) -> list[str]:
+        return [name for name in self.filesystem.listdir(DIRECTORY) if not name.endswith((".snapshot", "-checkpoint"))]
+
+
+def abort(log: CompactedLog, producer_id: int) -> None:
+    end(log, producer_id, ControlRecordType.ABORT)
+
+
+def end(log: CompactedLog, producer_id: int, kind: ControlRecordType) -> None:
+    log.append_batch(
+        build_end_transaction_marker(
+            kind,
+            timestamp_ms=log.now_ms,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            base_offset=log.log.log_end_offset,
+        )
+    )
+
+
+def produce(log: CompactedLog, producer_id: int, sequence: int, *keys: bytes) -> int:
+    rows = [(key, b"by %d" % producer_id) for key in keys]
+    return log.append(*rows, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+
+
+class _StandingClock:
+    @staticmethod
+    def monotonic_ms() -> int:
+        return 0
+
+    @staticmethod
+    def wall_ms() -> int:
+        return NOW_MS
+
+
+class _Times:
+    def __init__(self, filesystem: MemoryFileSystem) -> None:
+        self._ages = SegmentAges(filesystem)
+
+    def first_timestamp(self, segment: object) -> int:
+        return -1
+
+    def newest_ms(self, segment: object) -> int:
+        return self._ages.largest_timestamp(segment)  # type: ignore[arg-type]

@@ -1,0 +1,500 @@
+"""A compaction carried out: histories beside a model, a crash at every step, and what may happen to a log meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from lowtide.protocol.records import (
+    DELETE_HORIZON_BIT,
+    BatchHeader,
+    ControlRecordType,
+    iterate_batches,
+    read_batch_header,
+)
+from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.storage.compaction.cleanable import GROUP_SEGMENTS_MAX
+
+from .compacting import CONFIG, DIRECTORY, NOW_MS, CompactedLog, abort, end, produce
+
+
+def new_log(**config: object) -> CompactedLog:
+    return CompactedLog(MemoryFileSystem(Random(1)), replace(CONFIG, **config))  # type: ignore[arg-type]
+
+
+def fill(log: CompactedLog, *rounds: str) -> None:
+    """A segment for each word: a record for each letter, its value the number of the segment."""
+    for number, letters in enumerate(rounds):
+        for letter in letters:
+            log.append((letter.encode(), b"%d" % number))
+        log.roll()
+    log.flush()
+
+
+def test_the_last_record_of_each_key_stays() -> None:
+    log = new_log()
+    fill(log, "abc", "ab", "cd")
+    log.append((b"a", b"newest"))
+    report = log.clean()
+    assert report is not None
+    assert log.rows() == [(3, b"a", b"1"), (4, b"b", b"1"), (5, b"c", b"2"), (6, b"d", b"2"), (7, b"a", b"newest")]
+    assert (log.log.swaps.cleaned_to, log.log.log_end_offset) == (7, 8)
+    assert report.done is not None
+    assert (report.done.records_before, report.done.records_after, report.segments_before, report.segments_after) == (7, 4, 3, 1)
+    assert [segment.base_offset for segment in log.log.segments] == [0, 7]
+    assert [name for name in log.names() if name.endswith((".log", ".index", ".timeindex"))] == [
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "00000000000000000007.log",
+    ]
+    log.reopen()
+    assert [row[0] for row in log.rows()] == [3, 4, 5, 6, 7]
+
+
+def test_segments_of_which_nothing_is_left_become_part_of_the_next() -> None:
+    """An empty one would be as young as its file, and keep retention from those behind it."""
+    log = new_log(segment_bytes=100)
+    fill(log, "a", "b", "a", "b", "c", "a", "b")
+    log.append((b"z", b""))
+    report = log.clean()
+    assert report is not None
+    assert (report.segments_before, report.segments_after) == (7, 3)
+    assert [(segment.base_offset, segment.size > 0) for segment in log.log.segments] == [(0, True), (5, True), (6, True), (7, True)]
+    assert [row[0] for row in log.rows()] == [4, 5, 6, 7]
+    log.reopen()
+    assert [row[0] for row in log.rows()] == [4, 5, 6, 7]
+
+
+def test_segments_join_whatever_is_left_of_them() -> None:
+    """Else what a power cut takes of the end of one couldn't be told from what compaction did. A follower's join, too."""
+    log = new_log(segment_bytes=100)
+    fill(log, "abcd", "efgh", "ab", "ef", "c")
+    log.append((b"z", b""))
+    log.clean()
+    assert log.gaps() == []
+    follower = new_log(segment_bytes=300)
+    for batch in log.contents():
+        follower.append_batch(batch)
+    assert len(follower.log.segments) > 2
+    assert follower.gaps() == []
+
+
+@pytest.mark.parametrize("offset", range(9))
+def test_reading_anywhere_goes_on_with_the_next_record(offset: int) -> None:
+    log = new_log()
+    fill(log, "abc", "ab", "cd")
+    log.append((b"a", b"newest"))
+    log.clean()
+    found = log.log.read(offset, 1 << 20, end_offset=log.log.log_end_offset)
+    if offset == 8:
+        assert found.slice is None
+        return
+    assert found.slice is not None
+    header = read_batch_header(found.slice.file.pread(found.slice.size, found.slice.position))
+    assert header.last_offset == max(offset, 3)
+
+
+def read_headers(log: CompactedLog, offset: int, max_bytes: int = 1 << 20, **keywords: Any) -> list[BatchHeader]:
+    """The batches of one read."""
+    found = log.log.read(offset, max_bytes, **{"end_offset": log.log.log_end_offset, **keywords}).slice
+    return [] if found is None else [header for _, header in iterate_batches(found.file.pread(found.size, found.position))]
+
+
+def test_who_seeks_records_passes_over_segments_without_any() -> None:
+    """librdkafka gives up after eleven answers in a row without a record: it takes each for a batch that was too large."""
+    log = new_log(segment_bytes=100)
+    fill(log, *["a"] * (4 * GROUP_SEGMENTS_MAX), "b")
+    log.append((b"z", b""))
+    log.clean()
+    last = 4 * GROUP_SEGMENTS_MAX - 1
+    assert [segment.base_offset for segment in log.log.segments][:3] == [0, GROUP_SEGMENTS_MAX, 2 * GROUP_SEGMENTS_MAX]
+    for offset in (0, 1, GROUP_SEGMENTS_MAX - 1, GROUP_SEGMENTS_MAX, last):
+        assert [header.last_offset for header in read_headers(log, offset, seeks_records=True) if header.record_count] == [last], offset
+    # A follower gets all batches, and so does who may not see the records: it goes on from where the empty ones end.
+    assert [(header.last_offset, header.record_count) for header in read_headers(log, 0)] == [(GROUP_SEGMENTS_MAX - 1, 0)]
+    end_offset = 2 * GROUP_SEGMENTS_MAX
+    assert [header.last_offset for header in read_headers(log, 0, seeks_records=True, end_offset=end_offset)] == [end_offset - 1]
+    found = read_headers(log, 0, seeks_records=True, max_bytes=10, minimum_one_batch=False)
+    assert found == []
+
+
+def test_nothing_is_compacted_that_is_not_on_the_disk() -> None:
+    log = new_log()
+    for letters in ("ab", "ab"):
+        for letter in letters:
+            log.append((letter.encode(), b""))
+        log.roll()
+    assert log.cleanable().dirty_bytes == 0
+    log.flush()
+    assert log.cleanable().first_uncleanable_offset == 4
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3])
+def test_a_map_that_is_too_small_takes_several_passes(entries: int) -> None:
+    log = new_log()
+    fill(log, "abcde", "abc", "ed", "a")
+    log.append((b"z", b""))
+    for _ in range(12):
+        if log.clean(entries) is None:
+            break
+    assert [row[:2] for row in log.rows()] == [(6, b"b"), (7, b"c"), (8, b"e"), (9, b"d"), (10, b"a"), (11, b"z")]
+
+
+def markers(log: CompactedLog) -> list[int]:
+    return [header.base_offset for batch in log.batches() if (header := read_batch_header(batch)).is_control]
+
+
+def next_round(log: CompactedLog, later_ms: int = 0) -> None:
+    """Some more, and a compaction."""
+    log.now_ms += later_ms
+    log.append((b"more", b""))
+    log.roll()
+    log.flush()
+    report = log.clean()
+    assert report is not None
+    assert report.done is not None
+
+
+def test_a_marker_goes_when_nothing_is_left_of_its_transaction_and_its_time_is_over() -> None:
+    """LogCleanerTest: testCommitMarkerRemoval, testAbortMarkerRemoval."""
+    log = new_log()
+    produce(log, 1, 0, b"a", b"b")  # 0, 1
+    end(log, 1, ControlRecordType.COMMIT)  # 2
+    produce(log, 2, 0, b"a")  # 3
+    abort(log, 2)  # 4
+    produce(log, 1, 2, b"c")  # 5
+    end(log, 1, ControlRecordType.COMMIT)  # 6
+    produce(log, 2, 1, b"d")  # 7
+    end(log, 2, ControlRecordType.COMMIT)  # 8
+    log.roll()
+    next_round(log)
+    assert markers(log) == [2, 4, 6, 8]
+    assert [row[:2] for row in log.rows()][:4] == [(0, b"a"), (1, b"b"), (5, b"c"), (7, b"d")]
+    log.append((b"a", b""), (b"b", b""))
+    next_round(log)
+    assert markers(log) == [2, 4, 6, 8]
+    assert not read_batch_header(log.batches()[0]).attributes & DELETE_HORIZON_BIT, "a reader may have come as far as the records"
+    next_round(log)
+    assert markers(log) == [2, 4, 6, 8], "its time begins"
+    assert read_batch_header(log.batches()[0]).attributes & DELETE_HORIZON_BIT
+    next_round(log, later_ms=999)
+    assert markers(log) == [2, 4, 6, 8]
+    next_round(log, later_ms=1)
+    assert markers(log) == [6, 8], "the others' transactions have records, or their producers' last sequence"
+    log.reopen()
+    assert {producer: entry.last_sequence for producer, entry in log.log.producer_state.producers.items()} == {1: 2, 2: 1}
+
+
+def test_aborted_records_go_and_readers_need_their_marker_no_more() -> None:
+    log = new_log()
+    log.append((b"a", b"good"))
+    produce(log, 1, 0, b"a", b"x")
+    log.roll()
+    produce(log, 1, 2, b"y")
+    abort(log, 1)
+    log.roll()
+    assert [each.first_offset for each in log.log._aborted.collect(0, 0, 10)] == [1]
+    next_round(log)
+    # The producer's last batch stays, empty, for its sequence; so does its marker, and the entry that tells readers of it.
+    assert [row[:2] for row in log.rows()] == [(0, b"a"), (5, b"more")]
+    assert [each.first_offset for each in log.log._aborted.collect(0, 0, 10)] == [1]
+    log.append((b"z", b""), producer_id=1, producer_epoch=0, base_sequence=3)
+    next_round(log)
+    next_round(log)
+    assert not log.log._aborted.bases, "nothing of it is left, so no reader has to be told"
+    assert not [name for name in log.names() if name.endswith(".txnindex")]
+    next_round(log, later_ms=1000)
+    assert markers(log) == []
+
+
+def test_an_open_transaction_holds_compaction_back() -> None:
+    """LogCleanerManagerTest: testUndecidedTransactionalDataNotCleanable."""
+    log = new_log()
+    fill(log, "ab", "ab")
+    produce(log, 1, 0, b"a")
+    log.roll()
+    log.append((b"b", b""))
+    log.roll()
+    log.flush()
+    assert log.cleanable().first_uncleanable_offset == 4
+    end(log, 1, ControlRecordType.COMMIT)
+    log.roll()
+    log.flush()
+    assert log.cleanable().first_uncleanable_offset == log.log.log_end_offset
+
+
+def test_tombstones_go_after_their_time() -> None:
+    log = new_log()
+    fill(log, "ab")
+    log.append((b"a", None))
+    next_round(log)
+    assert [row[:2] for row in log.rows()] == [(1, b"b"), (2, b"a"), (3, b"more")]
+    next_round(log, later_ms=999)
+    assert (2, b"a", None) in log.rows()
+    next_round(log, later_ms=1)
+    assert [row[:2] for row in log.rows()] == [(1, b"b"), (5, b"more")]
+
+
+# ---------------------------------------------------------------------- crashes
+def filled(seed: int = 1) -> CompactedLog:
+    """Three groups of segments, with tombstones and an aborted transaction."""
+    log = CompactedLog(MemoryFileSystem(Random(seed)), replace(CONFIG, segment_bytes=700))
+    log.append((b"a", b"0"), (b"b", b"0"), (b"c", b"0"))
+    produce(log, 1, 0, b"a", b"d")
+    log.roll()
+    log.append((b"a", b"1"), (b"b", None))
+    abort(log, 1)
+    log.roll()
+    log.append((b"c", b"2"), (b"e", b"2" * 300))
+    log.roll()
+    log.append((b"e", b"3" * 300), (b"f", b"3"))
+    log.append((b"f", b"3"))
+    log.roll()
+    log.append((b"z", b"4"))
+    log.flush()
+    for folder in ("/", "/disk"):
+        log.filesystem.sync_directory(folder)
+    return log
+
+
+def contents_on_the_way() -> list[list[bytes]]:
+    """What the log holds before, between its groups, and afterwards."""
+    log = filled()
+    found = [log.batches()]
+
+    def look() -> None:
+        if log.batches() != found[-1]:
+            found.append(log.batches())
+
+    log.clean(between=look)
+    assert len(found) == 4, "three groups"
+    return found
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_at_any_step_leaves_a_group_as_it_was_or_as_it_will_be(power: bool) -> None:  # noqa: FBT001
+    """The start goes on from there, and another compaction comes to the same end."""
+    expected = contents_on_the_way()
+    seen = set()
+    for step in range(1, 400):
+        log = filled(step)
+        log.filesystem.crash_at = log.filesystem.operation_count + step
+        try:
+            log.clean()
+        except SimulatedCrashError:
+            pass
+        else:
+            break
+        if power:
+            log.filesystem.power_cut(Random(step))
+        else:
+            log.filesystem.crash_process()
+        log.reopen()
+        assert log.batches() in expected, step
+        seen.add(expected.index(log.batches()))
+        assert not [name for name in log.names() if name.endswith((".cleaned", ".swap", ".deleted"))], step
+        assert [each.first_offset for each in log.log._aborted.collect(0, 0, 20)] == [3]
+        log.flush()
+        report = log.clean()
+        assert report is not None
+        assert report.done is not None
+        assert log.batches() == expected[-1]
+    else:
+        pytest.fail("it never came to its end")
+    assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "rename", "create", "sync_directory", "unlink"])
+def test_a_failing_disk_leaves_the_log_readable(operation: str) -> None:
+    expected = contents_on_the_way()
+    for number in range(30):
+        log = filled(number)
+        if log.begin_cleaning() is None:
+            pytest.fail("nothing to do")
+        for _ in range(number):
+            if not log.step():
+                return
+        log.filesystem.fail_next(operation, errno.EIO)  # type: ignore[arg-type]
+        while log.step():
+            pass
+        log.filesystem.clear_faults()
+        if not log.failures:
+            assert log.batches() in expected
+        log.filesystem.crash_process()
+        log.reopen()
+        assert log.batches() in expected
+
+
+def test_a_full_disk_stops_it_without_harm() -> None:
+    log = filled()
+    expected = log.batches()
+    log.filesystem.fail_next("write", errno.ENOSPC, path_contains=".cleaned")
+    report = log.clean()
+    assert report is not None
+    assert report.done is None
+    assert report.failure is not None
+    assert not report.is_damaged
+    assert log.batches() == expected
+    assert not log.failures, "the directory stays online"
+    assert not [name for name in log.names() if name.endswith(".cleaned")]
+    assert log.clean() is not None
+    assert log.batches() == contents_on_the_way()[-1]
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: str, crashes: bool) -> None:  # noqa: FBT001
+    """It may need another block for that. Nothing is left that a start would take for the rest of a swap, but what it removes."""
+    log = filled()
+    expected = log.batches()
+    log.filesystem.fail_next("rename", errno.ENOSPC, path_contains=f"{suffix}.cleaned")
+    report = log.clean()
+    assert report is not None
+    assert (report.done, report.is_damaged, report.failure is None, log.failures) == (None, False, False, [])
+    if crashes:
+        log.filesystem.crash_process()
+        log.reopen()
+    assert log.batches() == expected
+    assert not [name for name in log.names() if name.endswith(".swap")]
+    log.flush()
+    assert log.clean() is not None
+
+
+def test_a_damaged_log_is_told_as_such() -> None:
+    for position, damage in ((30, b"\xff"), (8, b"\x7f\xff\xff\xff"), (75, b"\x00\x01\x02")):
+        log = filled()
+        before = log.batches()
+        file = log.filesystem.open(log.log.segments[1].path, write=True)
+        file.pwritev([damage], position)
+        report = log.clean()
+        assert report is not None
+        assert report.is_damaged
+        assert log.log.segments[1].path in (report.failure or "")
+        assert len(log.log.segments) == 5, before
+
+
+# ---------------------------------------------------------------------- what may happen meanwhile
+def test_readers_keep_what_they_have() -> None:
+    log = filled()
+    found = log.log.read(0, 1 << 20, end_offset=log.log.log_end_offset)
+    assert found.slice is not None
+    before = found.slice.file.pread(found.slice.size, found.slice.position)
+    log.clean()
+    for removed in log.removed:
+        removed.unlink(log.filesystem)
+    assert found.slice.token.valid
+    assert found.slice.file.pread(found.slice.size, found.slice.position) == before
+    assert not [name for name in log.names() if name.endswith(".deleted")]
+
+
+@pytest.mark.parametrize("after", range(14))
+def test_a_truncation_meanwhile_wins(after: int) -> None:
+    """What was cut doesn't come back, not even after a crash; and nothing went for the sake of what was cut."""
+    for offset in (1, 4, 7, 9, 12):
+        log = filled()
+        written = log.batches()
+        log.begin_cleaning()
+        for _ in range(after):
+            log.step()
+        was_replaced = log.batches() != written
+        log.log.truncate_to(offset, now_ms=NOW_MS)
+        left = log.rows()
+        end_offset = log.log.log_end_offset
+        while log.step():
+            pass
+        records = log.rows()
+        assert all(row[0] < end_offset for row in records)
+        assert was_replaced or records == left, "a record went for the sake of one that was cut"
+        assert log.log.swaps.cleaned_to is None or log.log.swaps.cleaned_to <= end_offset
+        assert not log.failures
+        log.filesystem.crash_process()
+        log.reopen(high_watermark=min(log.log.high_watermark, end_offset))
+        assert log.rows() == records
+        assert log.log.log_end_offset <= end_offset, "it may be lower where compaction has left a gap"
+
+
+@pytest.mark.parametrize("after", range(20))
+def test_a_crash_after_a_truncation_meanwhile_brings_nothing_back(after: int) -> None:
+    """A start would finish a swap that it finds, with what had been cut in it."""
+    for offset in (1, 4, 7, 9, 12):
+        log = filled()
+        log.begin_cleaning()
+        for _ in range(after):
+            log.step()
+        log.log.truncate_to(offset, now_ms=NOW_MS)
+        records = log.rows()
+        log.filesystem.crash_process()
+        log.reopen(high_watermark=min(log.log.high_watermark, offset))
+        assert log.rows() == records
+
+
+def test_a_truncation_lowers_how_far_the_log_is_compacted() -> None:
+    """LogCleanerManagerTest: testMaybeTruncateCheckpointShouldTruncateData. What comes then is dirty."""
+    log = filled()
+    log.clean()
+    assert log.log.swaps.cleaned_to == 13
+    log.log.truncate_to(9, now_ms=NOW_MS)
+    assert log.log.swaps.cleaned_to == log.log.log_end_offset == 8, "9 lies inside a batch, which goes whole"
+
+
+@pytest.mark.parametrize("after", range(14))
+@pytest.mark.parametrize("offset", [2, 5, 6, 9, 12])
+def test_a_delete_meanwhile_is_kept(after: int, offset: int) -> None:
+    log = filled()
+    log.begin_cleaning()
+    for _ in range(after):
+        log.step()
+    log.log.accept_log_start(offset)
+    removed = log.log.advance_log_start(offset)
+    for each in removed:
+        each.mark_deleted(log.filesystem)
+    while log.step():
+        pass
+    assert log.log.segments[0].base_offset <= offset
+    assert log.log.log_start_offset == offset
+    last = {row[1]: row for row in filled().rows() if row[0] not in (3, 4)}
+    here = {row[1]: row for row in log.rows() if row[0] >= offset}
+    assert here.items() >= {key: row for key, row in last.items() if row[0] >= offset and row[2] is not None}.items()
+    log.filesystem.crash_process()
+    log.reopen()
+    assert {row[1]: row for row in log.rows() if row[0] >= offset} == here
+
+
+def test_a_roll_and_appends_meanwhile_change_nothing() -> None:
+    log = filled()
+
+    def more() -> None:
+        log.append((b"a", b"later"))
+        log.roll()
+
+    report = log.clean(between=more)
+    assert report is not None
+    assert report.done is not None
+    assert (b"a", b"1") in [row[1:] for row in log.rows()], "what came later was not looked at"
+    log.flush()
+    log.clean()
+    assert [row for row in log.rows() if row[1] == b"a"] == [(log.log.log_end_offset - 1, b"a", b"later")]
+
+
+def test_files_of_an_attempt_that_was_killed_are_removed_by_the_next() -> None:
+    log = filled()
+    for name in ("00000000000000000000.log.cleaned", "00000000000000000009.index.cleaned"):
+        log.filesystem.write_bytes(f"{DIRECTORY}/{name}", b"old")
+    log.clean()
+    assert not [name for name in log.names() if name.endswith(".cleaned")]
+
+
+def test_a_checkpoint_outside_of_the_log_is_worth_nothing() -> None:
+    """LogCleanerManagerTest: testDirtyOffsetResetIfLargerThanEndOffset, testDirtyOffsetResetIfSmallerThanStartOffset."""
+    log = filled()
+    log.log.swaps.cleaned_to = 1000
+    assert log.cleanable().first_dirty_offset == 0
+    log.log.accept_log_start(6)
+    log.log.advance_log_start(6)
+    log.log.swaps.cleaned_to = 2
+    assert log.cleanable().first_dirty_offset == 6

@@ -1,0 +1,95 @@
+"""What may happen at each single step of a compaction: no room on the disk, the log moving away, a truncation."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import Operation
+from lowtide.storage.log.loader import create_log
+
+from .compacting import CONFIG, NOW_MS
+from .test_log_cleaning import contents_on_the_way, filled
+
+
+@pytest.mark.parametrize("lasts", [1, 4, 1000])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_no_room_at_any_step_is_no_broken_disk(lasts: int, crashes: bool) -> None:  # noqa: FBT001
+    """Also not at the last renames of a swap, when the old segments have gone: the log reads what has no name yet."""
+    expected = contents_on_the_way()
+    for first in range(1, 200):
+        log = filled()
+        count = 0
+
+        def lacks_room(_operation: Operation, _path: str) -> bool:
+            nonlocal count
+            count += 1
+            return first <= count < first + lasts  # noqa: B023 - asked before the next one
+
+        log.filesystem.lacks_room = lacks_room
+        log.begin_cleaning()
+        while log.step() or (log.stalled and count < first + lasts and not (crashes or lasts == 1000)):
+            stalled, log.stalled[:] = list(log.stalled), []
+            for step in stalled:
+                step()
+        assert log.failures == [], first
+        assert log.batches() in expected, first
+        if crashes:
+            log.filesystem.crash_process()
+            log.reopen()
+            assert log.batches() in expected, first
+        log.filesystem.lacks_room = None
+        stalled, log.stalled[:] = ([] if crashes else list(log.stalled)), []
+        for step in stalled:
+            step()
+        while log.step():
+            pass
+        assert len(log.reports) == 1 or crashes, first
+        log.flush()
+        log.clean()
+        assert (log.failures, log.batches()) == ([], expected[-1]), first
+        assert [each.first_offset for each in log.log._aborted.collect(0, 0, 20)] == [3]
+        assert not [name for name in log.names() if name.endswith((".cleaned", ".swap")) or ".swap." in name], first
+        if count < first:
+            break
+    else:
+        pytest.fail("it never came to its end")
+
+
+def test_a_log_that_leaves_at_any_step_is_no_broken_disk() -> None:
+    """Its folder is renamed, and its files are missing for whoever comes back from the committer."""
+    for steps in range(60):
+        log = filled()
+        log.begin_cleaning()
+        went_on = [log.step() for _ in range(steps)]
+        left, log.log = (
+            log.log,
+            create_log(
+                MemoryFileSystem(), "/other", CONFIG, topic_partition=log.log.topic_partition, topic_id=b"another topic id", now_ms=NOW_MS
+            ),
+        )
+        log.filesystem.rename(left.directory, f"{left.directory}.gone-delete")
+        while log.step():
+            pass
+        assert log.failures == [], steps
+        assert len(log.reports) == 1, steps
+        if not all(went_on):
+            break
+    else:
+        pytest.fail("it never came to its end")
+
+
+def test_a_truncation_at_any_step_lowers_how_far_the_log_is_compacted_when_that_ends() -> None:
+    """Also one between the last swap and the end, which finds nothing of the compaction left to give up."""
+    for steps in range(60):
+        log = filled()
+        log.begin_cleaning()
+        went_on = [log.step() for _ in range(steps)]
+        log.log.truncate_to(2, now_ms=NOW_MS)
+        while log.step():
+            pass
+        assert (log.log.swaps.cleaned_to or 0) <= log.log.log_end_offset, steps
+        if not all(went_on):
+            break
+    else:
+        pytest.fail("it never came to its end")

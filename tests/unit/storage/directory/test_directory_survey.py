@@ -1,0 +1,54 @@
+"""What is found in a log directory without opening its logs is what the next start finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowtide.protocol.types import topic_id_text
+from lowtide.storage.directory.directory_survey import survey
+from lowtide.storage.directory.log_manager import KnownTopic
+from lowtide.storage.errors import StorageError
+
+from .test_log_manager import A0, A1, B0, CLUSTER, CONFIG, ONE, A, B, World, append, damage_journal
+
+
+def test_a_survey_finds_what_the_next_start_finds_after_any_power_cut() -> None:
+    for seed in range(200):
+        world = World(seed=seed)
+        world.manager.write_registration(1, [ONE])  # Else gaps might be those of Kafka.
+        logs = world.create(A0, A1, B0)
+        for count, log in enumerate(logs):
+            append(log, count * 4)
+        world.delete_to((A1, 3))
+        world.run()
+        world.manager._directories[ONE].flush(logs[2])
+        world.run()
+        for log in logs:
+            append(log, 3)
+        world.manager.release()
+        world.filesystem.power_cut()
+        before = {name: world.filesystem.is_directory(f"{ONE}/{name}") for name in world.names(ONE)}
+        found = survey(world.filesystem, ONE)
+        assert {name: world.filesystem.is_directory(f"{ONE}/{name}") for name in world.names(ONE)} == before
+        assert (found.cluster_id, found.node_id, found.registration) == (CLUSTER, 1, 1)
+        world.start(topics={"a": KnownTopic(A, CONFIG), "b": KnownTopic(B, CONFIG)})
+        surveyed = {(each.topic, each.partition): each for each in found.replicas}
+        ids = {"a": topic_id_text(A), "b": topic_id_text(B)}
+        assert surveyed.keys() == world.manager.logs.keys()
+        for key, log in world.manager.logs.items():
+            one = surveyed[key]
+            assert (one.log_start_offset, one.log_end_offset) == (log.log_start_offset, log.log_end_offset)
+            assert (one.leader_epoch, one.topic_id) == (log.leader_epochs.latest, ids[key.topic])
+
+
+def test_a_directory_in_use_one_of_nobody_and_a_damaged_journal_are_refused() -> None:
+    world = World()
+    world.create(A0)
+    with pytest.raises(StorageError, match="stop it first"):
+        survey(world.filesystem, ONE)
+    with pytest.raises(StorageError, match="no log directory of a broker"):
+        survey(world.filesystem, "/nothing")
+    world.manager.close()
+    damage_journal(world, ONE)
+    with pytest.raises(StorageError, match="repair-log-start"):
+        survey(world.filesystem, ONE)

@@ -1,0 +1,154 @@
+"""Flushes of many logs at once: all of them, a few at a time."""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable
+
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.random import Random
+from lowtide.storage.directory.log_flusher import FLUSHES_UNDER_WAY_MAX, FlushListener, LogFlusher
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.log import LogConfig
+
+LOGS = 3 * FLUSHES_UNDER_WAY_MAX + 5
+
+
+class Clock:
+    def monotonic_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class Committer:
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[OSError | None], None]] = deque()
+        self.closed = False
+
+    def submit(self, barrier: Barrier, on_done: Callable[[OSError | None], None]) -> None:
+        assert not self.closed
+        self.waiting.append(on_done)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeLog:
+    """A log that was mended after an unclean stop, and counts its barriers."""
+
+    directory = "/one/a-0"
+    config = LogConfig(flush_messages=10)
+    log_end_offset = 3
+    recovery_point = 3
+
+    def __init__(self, error: StorageError | None = None) -> None:
+        self.flush_wanted = True
+        self.attention: dict[FakeLog, None] = {}
+        self.flush_is_due = False
+        self.barriers = 0
+        self.flushed = 0
+        self.error = error
+
+    def flush_barrier(self) -> Barrier:
+        self.barriers += 1
+        self.flush_wanted = False
+        if self.error is not None:
+            raise self.error
+        return Barrier()
+
+    def on_flushed(self, offset: int) -> None:
+        assert offset == self.log_end_offset
+        self.flushed += 1
+
+
+class World:
+    def __init__(self, logs: int = LOGS) -> None:
+        self.committer = Committer()
+        self.failures: list[object] = []
+        listener = FlushListener(on_flushed=lambda _log: None, on_failure=self.failures.append)
+        self.flusher = LogFlusher(MemoryFileSystem(Random(1)), self.committer, Clock(), listener)
+        self.logs = [FakeLog() for _ in range(logs)]
+        for log in self.logs:
+            self.flusher.add(log, is_new=False)  # type: ignore[arg-type]
+
+    def tick(self) -> None:
+        for log in self.logs:
+            self.flusher.flush_due(log, 0)  # type: ignore[arg-type]
+
+    @property
+    def begun(self) -> int:
+        return sum(log.barriers for log in self.logs)
+
+    @property
+    def flushed(self) -> int:
+        return sum(log.flushed for log in self.logs)
+
+    def step(self, error: OSError | None = None) -> None:
+        self.committer.waiting.popleft()(error)
+
+
+def test_after_an_unclean_stop_logs_are_flushed_a_few_at_a_time() -> None:
+    """Each may hold some ten files open: ten thousand at once would be more than the system allows, which looks like a failing disk."""
+    world = World()
+    world.tick()
+    assert world.begun == len(world.committer.waiting) == FLUSHES_UNDER_WAY_MAX
+    world.tick()
+    assert world.begun == FLUSHES_UNDER_WAY_MAX
+    while world.committer.waiting:
+        world.step()
+        assert len(world.committer.waiting) <= FLUSHES_UNDER_WAY_MAX
+    assert [log.flushed for log in world.logs] == [1] * LOGS
+
+
+def test_a_log_that_went_away_while_it_waited_is_not_flushed() -> None:
+    world = World()
+    world.tick()
+    world.flusher.drop(world.logs[-1])  # type: ignore[arg-type]
+    while world.committer.waiting:
+        world.step()
+    assert (world.logs[-1].barriers, world.flushed) == (0, LOGS - 1)
+
+
+def test_after_a_failure_nothing_more_is_begun() -> None:
+    world = World()
+    world.tick()
+    world.step(OSError(errno.EIO, "broken"))
+    assert len(world.failures) == 1
+    assert world.begun == FLUSHES_UNDER_WAY_MAX
+
+
+def test_a_log_that_cannot_be_prepared_ends_it_too() -> None:
+    world = World()
+    world.logs[FLUSHES_UNDER_WAY_MAX].error = StorageError("/one/a-0", "broken")
+    world.tick()
+    while world.committer.waiting:
+        world.step()
+    assert len(world.failures) == 1
+    assert world.flushed == FLUSHES_UNDER_WAY_MAX
+
+
+def test_a_full_disk_puts_off_one_log_and_not_the_others() -> None:
+    world = World()
+    full = world.logs[FLUSHES_UNDER_WAY_MAX]
+    full.error = StorageError("/one/a-0", "full", error_number=errno.ENOSPC)
+    world.tick()
+    while world.committer.waiting:
+        world.step()
+    assert (full.flush_wanted, world.flushed, world.failures) == (True, LOGS - 1, [])
+
+
+def test_nothing_is_begun_when_the_broker_stops() -> None:
+    """What is under way is still answered, by a committer that takes nothing more."""
+    world = World()
+    for log in world.logs:
+        log.flush_is_due = True
+    world.tick()
+    world.flusher.stop()
+    world.committer.close()
+    while world.committer.waiting:
+        world.step()
+    assert world.flushed == world.begun == FLUSHES_UNDER_WAY_MAX

@@ -1,0 +1,313 @@
+"""One log directory that fails while the others serve: at the start, later, and when it comes back.
+
+What matters most: a partition that may be in a directory that can't be used is never made anew, empty, elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER, META_PROPERTIES, PARTITION_METADATA
+from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, decode_known, encode_known, read_known
+from lowtide.storage.directory.log_manager import KnownTopic
+from lowtide.storage.errors import RefusedDirectoryError, StorageError
+from lowtide.storage.log_directory import REGISTRATION_COUNTER
+
+from .test_log_manager import A0, A1, B0, CONFIG, ONE, TWO, A, B, World, append, damage_journal
+
+ANEW = b"topic-a-made-new"
+THREE = "/three"
+MARKERS = [f"{path}/{CLEAN_SHUTDOWN_MARKER}" for path in (ONE, TWO)]
+
+
+def two_directories() -> World:
+    """A-0 is in the first directory, a-1 in the second, with five records each, cleanly stopped."""
+    world = World(ONE, TWO)
+    for log in world.create(A0, A1):
+        append(log)
+    assert world.manager.expect([(A0, A), (A1, A)]) == []
+    world.manager.write_registration(7, world.manager.paths)
+    world.manager.close()
+    assert all(world.filesystem.exists(marker) for marker in MARKERS)
+    return world
+
+
+def away(world: World, path: str) -> None:
+    """A volume that isn't mounted: its mount point is an empty folder."""
+    world.filesystem.rename(path, f"{path}-away")
+    world.filesystem.make_directories(path)
+
+
+def back(world: World, path: str) -> None:
+    world.filesystem.remove_tree(path)
+    world.filesystem.rename(f"{path}-away", path)
+
+
+# A start with a directory that fails
+
+
+@pytest.mark.parametrize(("operation", "count"), [("open", 2), ("create", 1), ("unlink", 1), ("write", 1)])
+def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_serve(operation: Any, count: int) -> None:
+    """Reading the note of the other directories may fail too."""
+    world = two_directories()
+    world.filesystem.fail_next(operation, errno.EROFS, count, path_contains=f"{TWO}/")
+    world.start()
+    assert world.filesystem.fault_counts[operation] == count
+    assert list(world.manager.offline_directories) == [TWO]
+    assert world.failed == [(TWO, [])]
+    assert list(world.manager.logs) == [A0]
+    assert world.manager.expect([(A0, A), (A1, A)]) == [A1]
+    with pytest.raises(StorageError, match=f"{TWO}: the log directory of a-1 is offline"):
+        world.create(A1)
+    world.create(B0)
+    world.manager.close()
+    assert world.filesystem.is_directory(f"{ONE}/b-0")
+    world.start()
+    assert world.manager.logs[A1].log_end_offset == 5, "all is well again"
+
+
+def test_a_failing_disk_that_cannot_even_be_listed_is_offline() -> None:
+    """Nobody can say what is in it, but that it's missing is known, so what isn't found may be there."""
+    world = two_directories()
+    world.filesystem.rename(TWO, f"{TWO}-away")
+    world.filesystem.write_bytes(TWO, b"somebody's letter")
+    world.start()
+    assert world.manager.offline_directories == {TWO: "the log directory is a file, it must be a folder"}
+    assert world.manager.expect([(A0, A), (A1, A)]) == [A1]
+    with pytest.raises(StorageError, match="offline"):
+        world.create(A1)
+
+
+def test_the_required_directory_refuses_the_start_and_no_mark_is_lost() -> None:
+    world = two_directories()
+    damage_journal(world, TWO)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=f"^{TWO}/"):
+            world.start(required=TWO + "/")
+        assert all(world.filesystem.exists(marker) for marker in MARKERS)
+    world.start(required=ONE)
+    assert list(world.manager.logs) == [A0]
+    assert [world.filesystem.exists(marker) for marker in MARKERS] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda world: world.filesystem.replace_file(f"{TWO}/{META_PROPERTIES}", b"version=1\ncluster.id=other\nnode.id=1\n"),
+        lambda world: world.filesystem.replace_file(f"{TWO}/{META_PROPERTIES}", b"version=1\ncluster.id=our-cluster\nnode.id=2\n"),
+        lambda world: world.filesystem.unlink(f"{TWO}/{META_PROPERTIES}"),
+        lambda world: world.filesystem.lock(f"{TWO}/.lock"),
+        lambda world: world.filesystem.replace_file(f"{TWO}/{META_PROPERTIES}", world.filesystem.read_bytes(f"{ONE}/{META_PROPERTIES}")),
+        lambda world: world.filesystem.make_directories(f"{TWO}/a-0"),
+    ],
+    ids=["cluster", "node", "no owner", "in use", "copy", "partition twice"],
+)
+def test_a_wrong_idea_of_the_directories_refuses_the_start_though_another_one_works(change: Any) -> None:
+    """It is no fault of a disk; and the marks of clean stops stay for the start that is right."""
+    world = two_directories()
+    change(world)
+    with pytest.raises(RefusedDirectoryError):
+        world.start()
+    assert all(world.filesystem.exists(marker) for marker in MARKERS)
+
+
+def test_a_full_disk_is_no_reason_not_to_start() -> None:
+    """Deletes are what frees it."""
+    world = two_directories()
+    world.filesystem.fail_next("create", errno.ENOSPC, path_contains=f"{TWO}/.lowtide-write-check")
+    world.start()
+    assert world.filesystem.fault_counts["create"] == 1
+    assert not world.manager.offline_directories
+    world.filesystem.fail_next("write", errno.ENOSPC, path_contains=f"{TWO}/{REGISTRATION_COUNTER}")
+    world.manager.write_registration(8, world.manager.paths)
+    assert world.manager.registrations() == {ONE: 8, TWO: 7}, "without room its number stays behind"
+    world.filesystem.fail_next("sync", errno.EIO, path_contains=f"{TWO}/{REGISTRATION_COUNTER}")
+    world.manager.write_registration(9, world.manager.paths)
+    assert world.manager.registrations() == {ONE: 9}
+    assert world.failed == [(TWO, [A1])]
+
+
+# A directory that is missing
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_partition_of_a_missing_directory_is_offline_until_the_directory_is_back(configured: bool) -> None:
+    """Whether its mount point is empty, or it was left out of the configuration."""
+    world = two_directories()
+    away(world, TWO)
+    world.paths = [ONE, TWO] if configured else [ONE]
+    for _ in range(2):
+        world.start()
+        assert world.manager.expect([(A0, A), (A1, A), (B0, B)]) == [A1, B0]
+        assert world.manager.lost_directories == (TWO,)
+        assert world.names(TWO) == [], "a volume may be mounted over it"
+        with pytest.raises(StorageError, match=f"^{TWO}: the log directory of a-1 is offline"):
+            world.create(A1)
+        world.manager.close()
+    back(world, TWO)
+    world.paths = [ONE, TWO]
+    world.start()
+    assert world.manager.expect([(A0, A), (A1, A), (B0, B)]) == []
+    assert world.manager.logs[A1].log_end_offset == 5
+    world.create(B0)
+
+
+def test_the_operator_may_say_that_a_directory_is_empty_for_good() -> None:
+    """By removing the notes of it; then its partitions begin anew."""
+    world = two_directories()
+    away(world, TWO)
+    world.start()
+    assert f"remove {KNOWN_DIRECTORIES} from the other" in world.manager.offline_directories[TWO]
+    world.manager.close()
+    world.filesystem.unlink(f"{ONE}/{KNOWN_DIRECTORIES}")
+    world.start()
+    assert world.manager.expect([(A0, A), (A1, A)]) == []
+    assert [log.directory for log in world.create(A1)] == [f"{TWO}/a-1"]
+
+
+def test_a_deleted_topic_s_name_is_free_though_its_directory_is_missing() -> None:
+    world = two_directories()
+    away(world, TWO)
+    world.start()
+    world.manager.expect([(A0, A), (A1, A)])
+    assert world.manager.create_log(A1, ANEW, CONFIG).topic_id == ANEW, "another topic"
+    assert world.manager.expect([(A0, A)]) == [A1]
+    world.manager.delete_logs([A1], lambda error: world.note("deleted", error))
+    world.run()
+    assert world.answers == ["deleted"]
+    assert world.manager.create_log(A1, A, CONFIG).log_end_offset == 0
+
+
+def test_a_missing_directory_in_which_nothing_is_missed_is_forgotten() -> None:
+    world = two_directories()
+    assert len(read_known(world.filesystem, ONE)) == 2
+    world.paths = [ONE]
+    world.start()
+    assert world.manager.expect([(A0, A)]) == []
+    assert list(read_known(world.filesystem, ONE).values()) == [ONE]
+    world.manager.close()
+    world.start()
+    assert world.manager.expect([(A0, A), (A1, A)]) == []
+    world.create(A1)
+
+
+def test_a_log_that_a_crash_lost_is_made_anew_while_no_directory_is_missing() -> None:
+    """Its folder wasn't durable; nothing in it was acknowledged as such."""
+    world = World(ONE, TWO)
+    world.manager.expect([])
+    world.restart()
+    assert world.manager.expect([(A0, A)]) == []
+    assert world.create(A0)[0].log_end_offset == 0
+
+
+def test_a_log_of_which_a_working_directory_knows_the_start_is_not_in_the_missing_one() -> None:
+    world = World(ONE, TWO)
+    log, _other = world.create(A0, A1)
+    append(log)
+    world.manager.expect([])
+    world.delete_to((A0, 3))
+    world.run()
+    world.manager.close()
+    world.filesystem.remove_tree(f"{ONE}/a-0")
+    away(world, TWO)
+    world.start()
+    assert world.manager.expect([(A0, A), (A1, A)]) == [A1]
+    assert world.create(A0)[0].log_start_offset == 3
+
+
+def test_a_note_of_the_directories_that_cannot_be_read_or_written_is_no_fault() -> None:
+    world = two_directories()
+    for content in (b"", b"version=7\n", b"\xff", b"version=0\nx y\n"):
+        world.filesystem.replace_file(f"{ONE}/{KNOWN_DIRECTORIES}", content)
+        world.start()
+        assert not world.manager.offline_directories
+        world.filesystem.fail_next("write", errno.ENOSPC, path_contains=KNOWN_DIRECTORIES)
+        world.manager.expect([(A0, A), (A1, A)])
+        assert not world.manager.offline_directories
+        world.manager.close()
+    assert decode_known(encode_known({A: "/a b", B: "/c"})) == {A: "/a b", B: "/c"}
+
+
+# A directory that fails while the broker runs
+
+
+def test_a_topic_deleted_while_its_directory_is_offline_is_gone_when_the_directory_is_back() -> None:
+    """And the one that was made since, under its name, is the one that stays."""
+    world = two_directories()
+    world.start()
+    world.manager.fail_directory_of(world.manager.logs[A1], OSError(errno.EIO, "broken"))
+    world.manager.delete_logs([A0, A1], lambda error: world.note("deleted", error))
+    world.run()
+    assert world.answers == [("deleted", errno.EIO)], "one folder could not be removed"
+    for log in (world.manager.create_log(key, ANEW, CONFIG) for key in (A0, A1)):
+        assert log.directory.startswith(f"{ONE}/")
+        append(log, 2)
+    world.manager.close()
+    world.start(topics={"a": KnownTopic(ANEW, CONFIG)}, deleted_topics={A})
+    assert {key: (log.topic_id, log.log_end_offset) for key, log in world.manager.logs.items()} == {A0: (ANEW, 10), A1: (ANEW, 10)}
+    world.tick(100_000)
+    assert not [name for name in world.names(TWO) if name.startswith("a-1")]
+    world.manager.close()
+
+
+def test_two_logs_of_which_none_is_the_known_topic_s_are_refused() -> None:
+    world = two_directories()
+    world.filesystem.make_directories(f"{ONE}/a-1")
+    world.filesystem.write_bytes(f"{ONE}/a-1/{PARTITION_METADATA}", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    for topics in ({}, {"a": KnownTopic(ANEW, CONFIG)}, {"b": KnownTopic(A, CONFIG)}, {"a": KnownTopic(ZERO_TOPIC_ID, CONFIG)}):
+        with pytest.raises(RefusedDirectoryError, match="the partition is in /one too"):
+            world.start(topics=topics)
+
+
+@pytest.mark.parametrize(("number", "stays_online"), [(errno.EIO, False), (errno.ENOSPC, True)])
+def test_a_new_log_goes_to_the_next_directory_when_the_best_one_fails_or_is_full(number: int, stays_online: bool) -> None:
+    world = World(ONE, TWO, THREE)
+    world.create(A0)
+    world.filesystem.fail_next("create", number, path_contains=f"{TWO}/")
+    [log] = world.create(A1)
+    assert log.directory == f"{THREE}/a-1"
+    assert (TWO not in world.manager.offline_directories) is stays_online
+    assert not world.filesystem.exists(f"{TWO}/a-1")
+
+
+def test_a_directory_that_was_removed_is_not_brought_back_by_a_new_log() -> None:
+    """It would have partitions and nobody whose they are."""
+    world = World(ONE, TWO)
+    world.create(A0)
+    world.filesystem.remove_tree(TWO)
+    assert [log.directory for log in world.create(A1)] == [f"{ONE}/a-1"]
+    assert world.manager.offline_directories == {TWO: "the log directory is gone"}
+    assert not world.filesystem.exists(TWO)
+
+
+def test_new_logs_go_to_the_working_directory_with_the_fewest_partitions() -> None:
+    world = World(ONE, TWO, THREE)
+    world.create(A0, A1)
+    world.manager.fail_directory_of(world.manager.logs[A1], OSError(errno.EIO, "broken"))
+    assert [log.directory for log in world.create(B0)] == [f"{THREE}/b-0"]
+
+
+def test_what_is_in_a_directory_is_told_without_a_look_at_the_disk() -> None:
+    world = World(ONE, TWO)
+    world.filesystem.capacity_bytes = 1 << 30
+    log, other = world.create(A0, A1)
+    append(log, 3)
+    usage = world.manager.usage(ONE)
+    assert (usage.absolute_path, usage.logs, usage.total_bytes) == (ONE, (log,), 1 << 30)
+    assert 0 < usage.usable_bytes < 1 << 30
+    world.manager.fail_directory_of(other, OSError(errno.EIO, "broken"))
+    with pytest.raises(StorageError, match=f"{TWO}: the log directory is offline: broken"):
+        world.manager.usage(TWO)
+    world.filesystem.remove_tree(ONE)
+    with pytest.raises(StorageError, match=ONE):
+        world.manager.usage(ONE)
+
+
+def test_directories_are_known_by_any_path_that_a_system_allows() -> None:
+    paths = ["/data one", "/with\u2028and\x85", "/not utf-8 \udcff"]
+    known = {bytes([number]) * 16: path for number, path in enumerate(paths, 1)}
+    assert decode_known(encode_known(known)) == known

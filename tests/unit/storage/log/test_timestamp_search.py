@@ -1,0 +1,98 @@
+"""Looking for a timestamp in a log: the same record in the event loop, in a thread and in plain Python, and never for long in the loop."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lowtide.protocol import native
+from lowtide.protocol.compression import Compression, DecompressedTooLargeError
+from lowtide.protocol.records import TimestampType, build_batch, iterate_records
+from lowtide.storage.log import timestamps
+from lowtide.storage.log.decompression_room import DecompressionRoom
+from lowtide.storage.log.timestamps import QUICK_BYTES, LongSearch, SearchOn, TimestampedOffset, find_in_batch
+
+from .test_log import append, content_at, new_log
+
+
+def room() -> DecompressionRoom:
+    return DecompressionRoom(memoryview(bytearray(4 * QUICK_BYTES)), 4 * QUICK_BYTES)
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("timestamp_type", TimestampType)
+@pytest.mark.parametrize("compiled", [True, False])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(times=st.lists(st.integers(0, 20), min_size=1, max_size=30), wanted=st.integers(0, 21), start=st.integers(90, 135))
+def test_every_way_finds_the_first_record_of_a_scan(
+    monkeypatch: pytest.MonkeyPatch,
+    compression: Compression,
+    timestamp_type: TimestampType,
+    compiled: bool,  # noqa: FBT001 - a parameter of the test
+    times: list[int],
+    wanted: int,
+    start: int,
+) -> None:
+    with monkeypatch.context() as patch:
+        if not compiled:
+            patch.setattr(native, "compiled", None)
+        content = build_batch(
+            [(time, None, b"v", ()) for time in times],
+            base_offset=100,
+            compression=compression,
+            timestamp_type=timestamp_type,
+            leader_epoch=7,
+        )
+        records = iterate_records(content, max_bytes=1 << 20)
+        expected = next((record for record in records if record.timestamp >= wanted and record.offset >= start), None)
+        for found in (find_in_batch(content, wanted, start), find_in_batch(content, wanted, start, room())):
+            assert found == (None if expected is None else TimestampedOffset(expected.offset, expected.timestamp, 7))
+
+
+def test_a_batch_that_decompresses_to_much_is_left_to_a_thread() -> None:
+    """A batch of some kilobytes held the loop for as long as 256 MiB take; Python looked at a million records one by one."""
+    content = build_batch([(1, None, bytes(QUICK_BYTES), ()), (2, None, b"", ())], compression=Compression.ZSTD)
+    with pytest.raises(DecompressedTooLargeError):
+        find_in_batch(content, 2, 0)
+    assert find_in_batch(content, 2, 0, room()) == TimestampedOffset(1, 2, -1)
+
+
+def test_without_the_compiled_form_less_is_looked_at_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "compiled", None)
+    content = build_batch([(1, None, b"", ())] * 20_000 + [(2, None, b"", ())])
+    with pytest.raises(DecompressedTooLargeError):
+        find_in_batch(content, 2, 0)
+    assert find_in_batch(content, 2, 0, room()) == TimestampedOffset(20_000, 2, -1)
+
+
+def test_a_search_names_the_batch_that_takes_long_and_goes_on_behind_it() -> None:
+    log = new_log()
+    append(log, 5, 50, 10)
+    append(log, 60, 60, value=bytes(QUICK_BYTES), compression=Compression.ZSTD, leader_epoch=1)
+    append(log, 70, leader_epoch=2)
+    log.advance_high_watermark(6)
+    assert log.search_timestamp(40) == TimestampedOffset(1, 50, 0)
+    step = log.search_timestamp(60)
+    assert isinstance(step, LongSearch)
+    assert (step.base_offset, step.timestamp_ms, step.start_offset, step.next_offset) == (3, 60, 0, 5)
+    assert find_in_batch(content_at(log, 3), 60, 4, room()) == TimestampedOffset(4, 60, 1)
+    assert log.search_timestamp(60, step.next_offset) == TimestampedOffset(5, 70, 2)
+    assert log.search_max_timestamp() == TimestampedOffset(5, 70, 2)
+
+
+def test_a_search_over_many_batches_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest timestamp comes first, so the index has one entry, and each search goes over the whole segment."""
+    monkeypatch.setattr(timestamps, "BATCHES_AT_ONCE", 10)
+    log = new_log()
+    append(log, 1000)
+    for _ in range(95):
+        append(log, 5)
+    append(log, 900)
+    log.advance_high_watermark(97)
+    start, pauses = 1, 0
+    while isinstance(step := log.search_timestamp(800, start), SearchOn):
+        assert step.start_offset > start
+        start, pauses = step.start_offset, pauses + 1
+    assert step == TimestampedOffset(96, 900, 0)
+    assert pauses == 10

@@ -1,0 +1,118 @@
+"""The guards of appends whose transactions are being verified, and where a producer's first batch may begin."""
+
+from __future__ import annotations
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import ControlRecord, ControlRecordType, build_batch, read_batch_header
+from lowtide.protocol.types import NO_SEQUENCE
+from lowtide.storage.log.producer_state import ACCEPTED, ProducerStateManager
+from lowtide.storage.log.verifications import Verification, Verifications
+
+OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def begin(verifications: Verifications, epoch: int = 5, sequence: int = 0, *, adds_itself: bool = True) -> Verification:
+    return verifications.begin(7, epoch, sequence, adds_itself=adds_itself, now_ms=1)
+
+
+def mark(state: ProducerStateManager, epoch: int, offset: int) -> None:
+    state.end_transaction(7, epoch, ControlRecord(ControlRecordType.COMMIT, 1), marker_offset=offset, timestamp=1, now_ms=1)
+
+
+def append(state: ProducerStateManager, epoch: int, sequence: int, offset: int) -> None:
+    state.update(7, epoch, sequence, base_offset=offset, record_count=1, max_timestamp=1, now_ms=1, is_transactional=True)
+
+
+def test_the_marker_of_the_transaction_before_leaves_the_guard_of_the_next_one() -> None:
+    """It has the next one's epoch. Any later one ends it, and so does any of a client whose epoch stays."""
+    state = ProducerStateManager()
+    append(state, 4, 0, 10)
+    guard = begin(state.verifications)
+    mark(state, 5, 11)
+    assert state.verifications.find(7) is guard
+    mark(state, 6, 12)
+    assert state.verifications.find(7) is None
+    begin(state.verifications, 6, adds_itself=False)
+    mark(state, 6, 13)
+    assert state.verifications.find(7) is None
+
+
+def test_a_guard_serves_all_batches_until_the_first_is_appended() -> None:
+    state = ProducerStateManager()
+    guard = begin(state.verifications)
+    assert begin(state.verifications, sequence=3) is guard
+    append(state, 5, 0, 0)
+    assert state.verifications.find(7) is None
+
+
+def test_a_later_epoch_has_its_own_guard_and_an_earlier_one_none() -> None:
+    verifications = Verifications(10)
+    first = begin(verifications)
+    second = begin(verifications, epoch=6, sequence=2)
+    assert second is not first
+    assert begin(verifications, epoch=5) is second
+    assert second.lowest_sequence == 2
+
+
+def test_a_later_batch_does_not_become_the_beginning() -> None:
+    """The first was refused with an error that is retried. Source: Kafka's `VerificationStateEntry`."""
+    for adds_itself in (True, False):
+        state = ProducerStateManager()
+        begin(state.verifications, sequence=0, adds_itself=adds_itself)
+        begin(state.verifications, sequence=3, adds_itself=adds_itself)
+        assert state.check(7, 5, 3, 1, is_transactional=True) is OUT_OF_ORDER
+        assert state.check(7, 5, 0, 3, is_transactional=True) is ACCEPTED
+        assert state.check(7, 5, NO_SEQUENCE, 1, is_transactional=True) is ACCEPTED, "a coordinator's"
+        assert state.check(8, 5, 3, 1, is_transactional=True) is ACCEPTED, "nobody asks about it"
+
+
+def test_a_producer_that_the_log_has_forgotten_goes_on_unless_its_epoch_is_of_this_transaction_alone() -> None:
+    for adds_itself, expected in ((True, OUT_OF_ORDER), (False, ACCEPTED)):
+        state = ProducerStateManager()
+        begin(state.verifications, sequence=9, adds_itself=adds_itself)
+        assert state.check(7, 5, 9, 1, is_transactional=True) is expected
+
+
+def test_there_are_not_more_than_so_many_and_none_for_ever() -> None:
+    verifications = Verifications(3)
+    for producer_id in range(5):
+        verifications.begin(producer_id, 0, 0, adds_itself=True, now_ms=producer_id)
+    assert [verifications.find(producer_id) is not None for producer_id in range(5)] == [False, False, True, True, True]
+    verifications.remove_older(3)
+    assert [verifications.find(producer_id) is not None for producer_id in range(5)] == [False, False, False, False, True]
+    assert len(verifications) == 1
+
+
+def test_producers_expire_with_their_verifications() -> None:
+    state = ProducerStateManager(expiration_ms=100)
+    begin(state.verifications)
+    state.remove_expired(101)
+    assert not state.verifications
+
+
+def test_what_was_refused_for_now_comes_first() -> None:
+    """Whether in a transaction or not; a producer that the log knows keeps its order anyway."""
+    state = ProducerStateManager()
+    first, second = (read_batch_header(a_batch(sequence)) for sequence in (0, 3))
+    state.note_refused(second, now_ms=1)
+    state.note_refused(first, now_ms=1)
+    assert state.check(7, 5, 3, 1) is OUT_OF_ORDER
+    assert state.check(7, 5, 0, 3) is ACCEPTED
+    state.update(7, 5, 0, base_offset=0, record_count=3, max_timestamp=1, now_ms=1)
+    assert not state.verifications
+    assert state.check(7, 5, 3, 1) is ACCEPTED
+    state.note_refused(first, now_ms=1)
+    state.note_refused(read_batch_header(build_batch([(1, None, b"v", ())])), now_ms=1)
+    assert not state.verifications
+
+
+def test_a_verification_of_a_batch_that_was_refused_before_outlives_the_marker_of_the_transaction_before() -> None:
+    state = ProducerStateManager()
+    state.note_refused(read_batch_header(a_batch(0)), now_ms=1)
+    guard = begin(state.verifications)
+    mark(state, 5, 11)
+    assert state.verifications.find(7) is guard
+
+
+def a_batch(sequence: int) -> bytes:
+    return build_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=5, base_sequence=sequence)
