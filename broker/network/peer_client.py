@@ -1,11 +1,11 @@
 """Requests to other brokers: one connection for each broker and purpose, opened when it is first needed and again when it was lost.
 
-Answers come in the order of the requests, each with its correlation id; anything else ends the connection. So does an answer that doesn't
-come in time: what was asked may have been done or not. A lost connection fails everything that waits on it. After a failed attempt to
-connect, or a connection that was lost before any answer, the next attempt waits, longer each time, up to a second.
+`protocol.client.connection` decides what the bytes of a connection mean. An answer that doesn't come in time ends the connection: what
+was asked may have been done or not. A lost connection fails everything that waits on it. After a failed attempt to connect, or a connection
+that was lost before any answer, the next attempt waits, longer each time, up to a second.
 
-A connection receives into one buffer of its own, which grows to the largest answer and is used again. Fields of an answer are copied out
-of it, except `records`: these are views, valid until the next request on the same connection. Hence a Fetch has its connection to itself.
+`records` of an answer are views of the connection's receive buffer, valid until the next request on the same connection. Hence a Fetch has
+its connection to itself.
 
 Stock asyncio only, so that it runs on the simulated loop too.
 """
@@ -13,15 +13,12 @@ Stock asyncio only, so that it runs on the simulated loop too.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
-from lowtide.protocol.compiler import Codec, codec_for
-from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.framing import FRAME_BYTES_MAX, FRAME_SIZE_BYTES, check_frame_size, frame
-from lowtide.protocol.headers import read_response_header, request_header
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.client.connection import ClientConnection
+from lowtide.protocol.client.retries import Backoff, Reachability
+from lowtide.protocol.framing import FRAME_BYTES_MAX
 from lowtide.runtime.network import connect
 
 if TYPE_CHECKING:
@@ -37,24 +34,11 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_MS: Final = 10_000
 """How long one attempt to connect may take: Kafka's `socket.connection.setup.timeout.ms`."""
 
-BACKOFF_FIRST_MS: Final = 50
-BACKOFF_MAX_MS: Final = 1000
+BACKOFF: Final = Backoff(50, 1000)
 """Between attempts to connect: Kafka's `reconnect.backoff.ms` and `reconnect.backoff.max.ms` of clients."""
-
-IN_FLIGHT_MAX: Final = 1000
-"""Requests that may wait for their answers on one connection."""
 
 UNSENT_BYTES_MAX: Final = 1 << 20
 """Beyond it a request waits until the peer has taken what was sent."""
-
-RECEIVE_BYTES: Final = 64 * 1024
-"""The receive buffer of a connection, until an answer is larger."""
-
-_LARGE_BYTES: Final = 1 << 20
-_SMALL_ANSWERS_UNTIL_SHRUNK: Final = 256
-"""A receive buffer above `_LARGE_BYTES` is given back when so many answers in a row would have fitted into an eighth of it."""
-
-_LENGTH = Struct(">i")
 
 
 class PeerError(Exception):
@@ -65,34 +49,12 @@ class PeerError(Exception):
         self.was_sent = was_sent
 
 
-class _Waiting:
-    """One request on its way."""
-
-    __slots__ = ("api_key", "codec", "correlation_id", "flexible", "future")
-
-    def __init__(self, correlation_id: int, api_key: int, api_version: int) -> None:
-        self.correlation_id = correlation_id
-        self.api_key = api_key
-        self.flexible = response_header_is_flexible(api_key, api_version)
-        self.codec: Codec[Any] = codec_for(API[ApiKey(api_key)].response, api_version)
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-
 class _Connection(asyncio.BufferedProtocol):
-    """One connection to a peer."""
+    """The socket of one connection to a peer, under `protocol.client.connection`."""
 
     def __init__(self, client_id: str, frame_bytes_max: int) -> None:
-        self.closed = False
-        self.reason = ""
-        self.has_answered = False
-        self._client_id = client_id
-        self._frame_bytes_max = frame_bytes_max
+        self.core: ClientConnection[asyncio.Future[Any]] = ClientConnection(client_id, frame_bytes_max=frame_bytes_max)
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[_Waiting] = deque()
-        self._correlation_id = 0
-        self._buffer = bytearray(RECEIVE_BYTES)
-        self._filled = 0
-        self._small_answers = 0
         self._writable: asyncio.Future[None] | None = None
 
     # ------------------------------------------------------------------ asyncio's callbacks
@@ -102,26 +64,16 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The free end of the receive buffer."""
-        return memoryview(self._buffer)[self._filled :]
+        """Room for what arrives."""
+        return self.core.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand out every answer that is whole."""
-        self._filled += nbytes
-        position = 0
-        try:
-            while not self.closed and self._filled - position >= FRAME_SIZE_BYTES:
-                size = check_frame_size(_LENGTH.unpack_from(self._buffer, position)[0], self._frame_bytes_max)
-                end = position + FRAME_SIZE_BYTES + size
-                if end > self._filled:
-                    self._make_room(position, FRAME_SIZE_BYTES + size)
-                    return
-                self._on_answer(position + FRAME_SIZE_BYTES, end)
-                position = end
-        except ProtocolError as error:
-            self.close(f"its answer can't be read: {error}")
-            return
-        self._make_room(position, FRAME_SIZE_BYTES)
+        for future, answer in self.core.receive(nbytes):
+            if not future.done():
+                future.set_result(answer)
+        if self.core.broken is not None:
+            self.close(self.core.broken)
 
     def eof_received(self) -> bool:
         """A peer that sends no more answers nothing any more."""
@@ -147,70 +99,24 @@ class _Connection(asyncio.BufferedProtocol):
         while self._writable is not None:
             await asyncio.wait([self._writable])
 
-    def send(self, api_key: int, api_version: int, message: ApiMessage) -> asyncio.Future[Any]:
+    def send(self, api_version: int, message: ApiMessage) -> asyncio.Future[Any]:
         """Send a request. The future gives the answer; it fails with PeerError. Errors: PeerError when it wasn't sent."""
-        if self.closed or self._transport is None:
-            raise PeerError(self.reason or "it closed the connection", was_sent=False)
-        if len(self._waiting) >= IN_FLIGHT_MAX:
-            reason = f"{IN_FLIGHT_MAX} requests wait for their answers already"
-            raise PeerError(reason, was_sent=False)
-        alone = not any(waiting.api_key == ApiKey.FETCH for waiting in self._waiting) and (api_key != ApiKey.FETCH or not self._waiting)
-        assert alone, "a Fetch must have its connection to itself, for its records are views of the receive buffer"
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        waiting = _Waiting(self._correlation_id, api_key, api_version)
-        header = request_header(api_key, api_version, self._correlation_id, self._client_id)
-        encoded = codec_for(type(message), api_version).encode(message)
-        self._waiting.append(waiting)
-        self._transport.write(frame(header, encoded))
-        return waiting.future
+        reason = self.core.refusal()
+        if reason is not None or self._transport is None:
+            raise PeerError(reason or "it closed the connection", was_sent=False)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._transport.write(self.core.request(message, api_version, future))
+        return future
 
     def close(self, reason: str) -> None:
-        """Close at once. Whoever waits gets a PeerError with the reason."""
-        if self.closed:
-            return
-        self.closed = True
-        self.reason = reason
-        self._release_writers()
-        while self._waiting:
-            future = self._waiting.popleft().future
+        """Close at once. What waits fails with a PeerError and the reason."""
+        for future in self.core.close(reason):
             if not future.done():
                 future.set_exception(PeerError(reason, was_sent=True))
-                future.exception()  # Whoever waited may have been cancelled since; nobody needs to hear of it then.
+                future.exception()  # The request may have been cancelled since; its error concerns nothing then.
+        self._release_writers()
         if self._transport is not None:
             self._transport.abort()
-
-    def _on_answer(self, start: int, end: int) -> None:
-        """The answer in `[start, end)` of the buffer. Errors: ProtocolError."""
-        if not self._waiting:
-            message = f"an answer of {end - start} bytes that nobody asked for"
-            raise ProtocolError(message)
-        waiting = self._waiting[0]
-        correlation_id, position = read_response_header(self._buffer, start, end, flexible=waiting.flexible)
-        if correlation_id != waiting.correlation_id:
-            message = f"answer {correlation_id} instead of {waiting.correlation_id}"
-            raise ProtocolError(message)
-        answer = waiting.codec.decode(memoryview(self._buffer), position, end)
-        self._waiting.popleft()
-        self.has_answered = True
-        if not waiting.future.done():
-            waiting.future.set_result(answer)
-        self._small_answers = self._small_answers + 1 if (end - start) * 8 < len(self._buffer) else 0
-
-    def _make_room(self, position: int, needed: int) -> None:
-        """Let the frame that begins at `position` begin the buffer, which then has room for `needed` bytes.
-
-        The bytes of an answer just handed out stay where they are until more arrives, and as they are where the buffer is replaced.
-        """
-        count = self._filled - position
-        shrink = len(self._buffer) > _LARGE_BYTES and self._small_answers >= _SMALL_ANSWERS_UNTIL_SHRUNK
-        if needed > len(self._buffer) or (shrink and needed <= RECEIVE_BYTES and count <= RECEIVE_BYTES):
-            buffer = bytearray(max(needed, RECEIVE_BYTES))
-            buffer[:count] = memoryview(self._buffer)[position : self._filled]
-            self._buffer = buffer
-            self._small_answers = 0
-        elif position and count:
-            self._buffer[:count] = self._buffer[position : self._filled]
-        self._filled = count
 
     def _release_writers(self) -> None:
         writable, self._writable = self._writable, None
@@ -229,8 +135,7 @@ class PeerClient:
         self._connection: _Connection | None = None
         self._attempt: asyncio.Task[None] | None = None
         self._failure = ""
-        self._backoff_ms = 0
-        self._next_attempt_ms = 0
+        self._reachability = Reachability(BACKOFF)
         self._closed = False
 
     async def request(self, api_key: int, api_version: int, message: ApiMessage, timeout_ms: int) -> Any:
@@ -244,7 +149,7 @@ class PeerClient:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection = await self._connected()
                 await connection.until_writable()
-                future = connection.send(api_key, api_version, message)
+                future = connection.send(api_version, message)
                 answer = await future
             if self._failure:
                 self._on_answered()
@@ -280,12 +185,12 @@ class PeerClient:
     async def _connected(self) -> _Connection:
         """The connection, opened if need be; whoever asks meanwhile waits for the same attempt. Errors: PeerError."""
         connection = self._connection
-        if connection is not None and not connection.closed:
+        if connection is not None and not connection.core.closed:
             return connection
         if self._closed:
             raise PeerError("the connection is not needed any more", was_sent=False)
-        if connection is not None and not connection.has_answered:
-            self._on_failed(connection.reason)
+        if connection is not None and not connection.core.has_answered:
+            self._on_failed(connection.core.reason)
         self._connection = None
         if self._attempt is None:
             name = f"peer-{self.broker_id}-{self._purpose}"
@@ -296,7 +201,7 @@ class PeerClient:
     def _open_connection(self) -> _Connection:
         """What an attempt has brought. Errors: PeerError."""
         connection = self._connection
-        if connection is None or connection.closed:
+        if connection is None or connection.core.closed:
             raise PeerError(self._failure or "the connection was lost", was_sent=False)
         return connection
 
@@ -304,8 +209,8 @@ class PeerClient:
         """One attempt, after the back-off of the one before."""
         clock = self._peers.clock
         try:
-            wait_ms = self._next_attempt_ms - clock.monotonic_ms()
-            if wait_ms > 0:
+            wait_ms = self._reachability.wait_ms(clock.monotonic_ms())
+            if wait_ms:
                 await asyncio.sleep(wait_ms / 1000)
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
@@ -321,7 +226,8 @@ class PeerClient:
     def _on_answered(self) -> None:
         """The first answer after a failure."""
         self._peers.log.info("broker is reached again", broker=self.broker_id, purpose=self._purpose)
-        self._failure, self._backoff_ms = "", 0
+        self._failure = ""
+        self._reachability.on_success()
 
     def _on_failed(self, reason: str) -> None:
         """Tell it once, not at each attempt."""
@@ -329,8 +235,7 @@ class PeerClient:
             address = f"{self.listener.host}:{self.listener.port}"
             self._peers.log.warning("broker can't be reached", broker=self.broker_id, address=address, purpose=self._purpose, reason=reason)
         self._failure = reason
-        self._backoff_ms = min(self._backoff_ms * 2, BACKOFF_MAX_MS) if self._backoff_ms else BACKOFF_FIRST_MS
-        self._next_attempt_ms = self._peers.clock.monotonic_ms() + self._backoff_ms
+        self._reachability.on_failure(self._peers.clock.monotonic_ms())
 
 
 class PeerClients:

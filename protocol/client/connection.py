@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from lowtide.protocol.client.versions import ApiVersions, Exchange, exchange_of
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.framing import FRAME_BYTES_MAX, FRAME_SIZE_BYTES, check_frame_size, frame
+from lowtide.protocol.framing import FRAME_BYTES_MAX, FRAME_SIZE_BYTES, check_frame_size
 from lowtide.protocol.headers import read_response_header, request_header
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ClientConnection(Generic[W]):
         self.in_session = False
         self.versions = ApiVersions({})
         """What the broker speaks, once the session is open."""
-        self._client_id = client_id
+        self.client_id = client_id
         self._frame_bytes_max = frame_bytes_max
         self._keeps_records = keeps_records
         self._waiting: deque[_Waiting[W]] = deque()
@@ -135,7 +135,8 @@ class ClientConnection(Generic[W]):
         """The frame to send; its answer comes with `waiter`, and is late after `due_ms`. `refusal` has to be None."""
         exchange = exchange_of(type(message), version)
         body = exchange.request.encode(message)
-        return frame(self._expect(exchange, waiter, due_ms), body)
+        header = self._expect(exchange, waiter, due_ms)
+        return b"".join((_SIZE.pack(len(header) + len(body)), header, body))
 
     def request_parts(self, message: ApiMessage, version: int, waiter: W, due_ms: int = NEVER_MS) -> list[RecordsLike]:
         """As `request`, in parts that follow each other: records are a part of their own, the very object given."""
@@ -152,12 +153,12 @@ class ClientConnection(Generic[W]):
         assert alone, "a Fetch must have its connection to itself, for its records are views of the receive buffer"
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
         waiting.append(_Waiting(self._correlation_id, exchange, waiter, due_ms))
-        return request_header(exchange.key, exchange.version, self._correlation_id, self._client_id)
+        return request_header(exchange.key, exchange.version, self._correlation_id, self.client_id)
 
     # ------------------------------------------------------------------ answers
     def get_buffer(self) -> memoryview:
         """Room for what arrives next, never empty. Ends the views that earlier answers have."""
-        if self._position or self._needed > len(self._buffer):
+        if self._position or self._needed > len(self._buffer) or self._small_answers >= SMALL_ANSWERS_UNTIL_SHRUNK:
             self._make_room()
         return memoryview(self._buffer)[self._filled :]
 
@@ -178,6 +179,8 @@ class ClientConnection(Generic[W]):
         except ProtocolError as error:
             self.broken = f"its answer can't be read: {error}"
             return answers
+        if position == filled:  # What comes next may take the place of the answers.
+            position = self._filled = 0
         self._position, self._needed = position, needed
         if answers:
             self._used_at_ms = now_ms
@@ -195,25 +198,26 @@ class ClientConnection(Generic[W]):
             message = f"answer {correlation_id} instead of {waiting.correlation_id}"
             raise ProtocolError(message)
         view = memoryview(self._buffer)
-        if self._keeps_records:
+        if self._keeps_records and exchange.has_records:
             answer = exchange.decode(bytes(view[position:end]), 0, end - position)
         else:
             answer = exchange.decode(view, position, end)
         self._waiting.popleft()
         self.has_answered = True
-        self._small_answers = self._small_answers + 1 if (end - start) * 8 < len(self._buffer) else 0
+        is_small = LARGE_BYTES < len(self._buffer) > (end - start) * 8
+        self._small_answers = self._small_answers + 1 if is_small else 0
         return waiting.waiter, answer
 
     def _make_room(self) -> None:
         """Let the frame at `_position` begin the buffer, which then has room for `_needed` bytes of it."""
         count = self._filled - self._position
         needed = max(self._needed, count)
-        shrinks = len(self._buffer) > LARGE_BYTES and self._small_answers >= SMALL_ANSWERS_UNTIL_SHRUNK and needed <= RECEIVE_BYTES
+        shrinks = self._small_answers >= SMALL_ANSWERS_UNTIL_SHRUNK and needed <= RECEIVE_BYTES
         if self._needed > len(self._buffer) or shrinks:
             buffer = bytearray(max(needed, RECEIVE_BYTES))
             buffer[:count] = memoryview(self._buffer)[self._position : self._filled]
             self._buffer = buffer
             self._small_answers = 0
-        elif count:
+        elif count and self._position:
             self._buffer[:count] = self._buffer[self._position : self._filled]
         self._position, self._filled = 0, count

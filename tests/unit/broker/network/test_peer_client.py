@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from lowtide.broker.network.peer_client import BACKOFF_MAX_MS, IN_FLIGHT_MAX, RECEIVE_BYTES, PeerClient, PeerClients, PeerError
+from lowtide.broker.network.peer_client import BACKOFF, PeerClient, PeerClients, PeerError
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.client.connection import IN_FLIGHT_MAX, RECEIVE_BYTES
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import decode_request_header, response_header
@@ -415,7 +416,7 @@ def test_a_peer_cut_off_is_given_up_in_time_and_reached_again() -> None:
 
 
 def test_the_longest_back_off_is_a_second() -> None:
-    assert BACKOFF_MAX_MS == 1000
+    assert BACKOFF.max_ms == 1000
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

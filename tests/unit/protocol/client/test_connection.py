@@ -220,6 +220,30 @@ def test_the_buffer_grows_to_the_largest_answer_is_used_again_and_given_back():
     assert len(buffer_after(3 + core.SMALL_ANSWERS_UNTIL_SHRUNK, 5)) == RECEIVE_BYTES
 
 
+class CountingBuffer(bytearray):
+    """Counts the bytes that are moved within it."""
+
+    moved = 0
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self.moved += len(value)
+        super().__setitem__(place, value)
+
+
+def test_bytes_of_an_answer_are_moved_once_however_many_pieces_it_comes_in():
+    """Also when the buffer is large, and would be given back if nothing large followed."""
+    small = core.SMALL_ANSWERS_UNTIL_SHRUNK
+    connection = waiting(*range(small + 2))
+    feed(connection, metadata(1, 40_000))
+    buffer = connection._buffer = CountingBuffer(connection._buffer)
+    large = metadata(small + 2, 30_000)
+    received = b"".join(metadata(number) for number in range(2, small + 2)) + large
+    assert len(feed(connection, received[: 1000 - len(large)])) == small
+    assert len(feed(connection, received[1000 - len(large) :], piece=50_000)) == 1
+    assert connection._buffer is buffer
+    assert buffer.moved == 1000
+
+
 def test_a_frame_that_is_announced_reserves_no_more_than_it_may_have():
     connection = waiting("a", frame_bytes_max=1 << 20)
     feed(connection, (1 << 20).to_bytes(4, "big"))
