@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from lowtide.broker.coordinator.groups.consumed import Consumed
+from lowtide.broker.retention import cleaner
 from lowtide.broker.retention.cleaner import Cleaner
-from lowtide.broker.retention.log_retention import Retention, cleaner
+from lowtide.broker.retention.log_retention import Retention
 from lowtide.protocol.records import (
     DELETE_HORIZON_BIT,
     RECORD_BATCH_OVERHEAD,
