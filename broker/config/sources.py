@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from lowtide.broker.config.key import ConfigError
+from lowtide.protocol.native import PURE_VARIABLE
 from lowtide.runtime.properties import PropertiesError, read_properties
 
 ENVIRONMENT_PREFIX = "LOWTIDE_"
@@ -20,9 +21,9 @@ METADATA_PASSWORD = "LOWTIDE_METADATA_PASSWORD"  # noqa: S105 - a name
 METADATA_PASSWORD_FILE = "LOWTIDE_METADATA_PASSWORD_FILE"  # noqa: S105 - a name
 BOOTSTRAP_SERVER = "LOWTIDE_BOOTSTRAP_SERVER"
 COMMAND_CONFIG = "LOWTIDE_COMMAND_CONFIG"
-NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE, BOOTSTRAP_SERVER, COMMAND_CONFIG})
+NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE, BOOTSTRAP_SERVER, COMMAND_CONFIG, PURE_VARIABLE})
 """Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration; and where
-the command line finds a cluster, which may be set where a broker is started too."""
+the command line finds a cluster, which may be set where a broker is started too; and `LOWTIDE_PURE`, which does without compiled code."""
 
 _SERVICE_LINK = re.compile(r"LOWTIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)")
 """What Kubernetes puts into the environment of every pod beside a service named lowtide."""

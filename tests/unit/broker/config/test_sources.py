@@ -120,6 +120,11 @@ def test_an_unknown_variable_is_refused_without_its_value():
     assert "hunter2" not in str(caught.value)
 
 
+def test_the_variable_of_the_plain_form_is_no_key():
+    """`LOWTIDE_PURE=1 lowtide serve` runs without compiled code, and starts."""
+    assert from_environment({"LOWTIDE_PURE": "1"}, BROKER_KEYS) == {}
+
+
 def test_a_kubernetes_service_named_lowtide_does_not_stop_the_broker():
     """Kubernetes sets these in every pod beside such a service."""
     links = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_KAFKA", "PORT", "PORT_9092_TCP", "PORT_9092_TCP_ADDR", "PORT_9092_TCP_PROTO")
