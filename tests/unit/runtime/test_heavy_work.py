@@ -22,6 +22,7 @@ from lowtide.runtime.processes import ProcessHeavyWorker
 from lowtide.runtime.simulated_loop import SimulatedLoop
 
 DEADLINE_S = 60
+LOWEST_PRIORITY = 19
 
 
 class Listening:
@@ -110,7 +111,7 @@ async def test_one_process_does_it_all_at_a_lower_priority(worker: ProcessHeavyW
     assert first == second
     process_id, niceness = map(int, first[0].split())
     assert process_id != os.getpid()
-    assert niceness > os.nice(0)
+    assert os.nice(0) < niceness or os.nice(0) == niceness == LOWEST_PRIORITY
 
 
 async def test_what_it_prints_is_no_answer(worker: ProcessHeavyWorker, work: object) -> None:
