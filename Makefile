@@ -14,7 +14,7 @@ ARGS ?=
 SEEDS ?= 200
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-in-process test-over-sockets test-pipeline check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java clean
+.PHONY: help run test test-all test-rest test-pure check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,19 +68,17 @@ endif
 java: # installed where it is missing: Spark runs on it
 	$(call install,java,openjdk-17-jre-headless,java-17-openjdk-headless)
 
-# Tests of one process keep a core busy, those of real brokers wait most of the time: they run side by side, and each pass is told when it is done.
-test: $(INSTALLED)-pipeline kcat etcd java ## run all tests but those that need Maven or Go
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) test-in-process test-over-sockets test-pipeline
+test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, within five minutes on two cores: docs/testing.md
+	@$(BIN)/python -m tests.suite test $(ARGS)
 
-test-in-process: $(INSTALLED) # the first pass under asyncio's debug mode, which finds callbacks from the wrong thread and coroutines that nobody waits for
-	@PYTHONASYNCIODEBUG=1 SEEDS=20 CLUSTER_SEEDS=8 $(BIN)/pytest -q tests/unit/broker tests/unit/metadata tests/unit/runtime tests/sim
-	@SEEDS=$(SEEDS) $(BIN)/pytest -q tests/unit tests/wire tests/model tests/sim
+test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests but those that need Maven or Go
+	@$(BIN)/python -m tests.suite all $(ARGS)
 
-test-over-sockets: $(INSTALLED)
-	@$(BIN)/pytest -q tests/clients tests/chaos
+test-rest: $(INSTALLED)-pipeline kcat etcd java ## what test-all adds to test
+	@$(BIN)/python -m tests.suite rest $(ARGS)
 
-test-pipeline: $(INSTALLED)-pipeline # one Spark for all of them, in a process of its own
-	@$(BIN)/pytest -q tests/pipeline
+test-pure: $(INSTALLED) kcat ## unit, wire and client tests without the compiled walk over records
+	@$(BIN)/python -m tests.suite pure $(ARGS)
 
 check: $(INSTALLED) ## check format, lint, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make fmt"; exit 1; }

@@ -10,10 +10,11 @@ from lowtide.simulation.cluster_search import search
 from lowtide.simulation.cluster_simulation import simulate_cluster
 
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", os.environ.get("SEEDS", "200")))
-FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
+FIRST_SEED = int(os.environ.get("FIRST_CLUSTER_SEED", os.environ.get("FIRST_SEED", "0")))
 PARTS = 1 if "SEED" in os.environ or SEEDS < 50 else 5
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_promise_is_broken(part: int) -> None:
     """What brokers, disks, clocks, links and the metadata store do to them. Several processes take seeds in turn."""

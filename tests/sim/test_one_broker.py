@@ -22,6 +22,7 @@ def seeds() -> list[range]:
     return [range(first, min(first + CHUNK, FIRST_SEED + SEEDS)) for first in range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK)]
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("chunk", seeds(), ids=lambda chunk: f"seeds {chunk.start}-{chunk.stop - 1}")
 def test_no_promise_is_broken(chunk: range) -> None:
     """Nothing acknowledged is lost, nothing deleted comes back, no offset has two contents, offsets keep their order."""

@@ -1,0 +1,108 @@
+"""A pytest plugin: keep how far this process is in the file that `TEST_STATE` names, for the program that runs several lanes.
+
+With workers (pytest-xdist) the process that distributes the tests keeps the file; workers only report how many tests they left out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from .report import LaneState, kind_of
+
+VARIABLE = "TEST_STATE"
+WRITE_EVERY_S = 0.5
+
+
+class StateKeeper:
+    """Registered by `tests/conftest.py` where the variable is set."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state = LaneState()
+        self._outcomes: dict[str, str] = {}
+        self._written_s = 0.0
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        left = Counter(kind_of(item.nodeid) for item in items)
+        self._state.left = dict(Counter(self._state.left) + left)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.items:
+            self._state.total = len(session.items)
+            self._write()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._state.total = len(ids)
+        self._write()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        self._state.left = getattr(node, "workeroutput", {}).get("left", self._state.left)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._state.running[nodeid] = time.monotonic()
+        self._write(at_most_every_s=WRITE_EVERY_S)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        kind = kind_of(report.nodeid)
+        self._state.seconds[kind] = self._state.seconds.get(kind, 0.0) + report.duration
+        if report.failed:
+            if self._outcomes.get(report.nodeid) != "failed":
+                self._state.failed.append(report.nodeid)
+            self._outcomes[report.nodeid] = "failed"
+        elif report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(getattr(report, "wasxfail", "expected to fail"))
+            self._state.skipped[reason] = self._state.skipped.get(reason, 0) + 1
+            self._outcomes[report.nodeid] = "skipped"
+        else:
+            self._outcomes.setdefault(report.nodeid, "passed")
+        self._write(at_most_every_s=WRITE_EVERY_S)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._state.running.pop(nodeid, None)
+        self._state.done += 1
+        outcome, counts = self._outcomes.pop(nodeid, "passed"), self._state.outcomes.setdefault(kind_of(nodeid), {})
+        counts[outcome] = counts.get(outcome, 0) + 1
+        self._write(at_most_every_s=WRITE_EVERY_S)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        self._state.running.clear()
+        self._write()
+
+    def _write(self, *, at_most_every_s: float = 0.0) -> None:
+        now_s = time.monotonic()
+        if now_s - self._written_s >= at_most_every_s:
+            self._written_s = now_s
+            beside = self._path.with_suffix(".new")
+            beside.write_bytes(msgspec.json.encode(self._state))
+            beside.replace(self._path)
+
+
+class LeftOut:
+    """Registered in workers: the tests that the marker expression left out, for the process that keeps the file."""
+
+    def __init__(self, output: dict[str, Any]) -> None:
+        self._output = output
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        left = Counter(kind_of(item.nodeid) for item in items)
+        self._output["left"] = dict(Counter(self._output.get("left", {})) + left)
+
+
+def register(config: pytest.Config) -> None:
+    """Errors: none; without the variable nothing is kept."""
+    worker_output = getattr(config, "workeroutput", None)
+    if worker_output is not None:
+        config.pluginmanager.register(LeftOut(worker_output), "lowtide-left-out")
+    elif VARIABLE in os.environ:
+        config.pluginmanager.register(StateKeeper(Path(os.environ[VARIABLE])), "lowtide-state")

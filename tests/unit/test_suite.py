@@ -1,0 +1,156 @@
+"""The program behind `make test`: every test folder is in a lane, nothing is chosen that isn't there, and a run says what it did."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests import taste
+from tests.suite.lanes import FULL_ONLY, TASTE_ONLY, Lane, Part, lanes
+from tests.suite.report import LaneState, clock, counts, kind_of, progress_line, summary, what_is_left
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTED = sorted(path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.rglob("test_*.py")))
+
+
+def paths(part: Part) -> set[str]:
+    return {path for lane in lanes(part, 2) if not set(lane.env) & {"PYTHONASYNCIODEBUG", "LOWTIDE_PURE"} for path in lane.paths}
+
+
+@pytest.mark.parametrize("part", [Part.TEST, Part.REST, Part.ALL])
+def test_every_folder_of_tests_is_in_a_lane(part: Part):
+    """All but those that need Maven or Go."""
+    assert paths(part) == {f"tests/{name}" for name in TESTED if name != "interop"}
+
+
+def test_test_and_rest_together_are_all():
+    """The same folders, with marks that exclude nothing together, and seeds that follow each other."""
+    few, rest = ({lane.paths: lane for lane in lanes(part, 2)} for part in (Part.TEST, Part.REST))
+    assert {lane.select for lane in few.values()} == {TASTE_ONLY}
+    assert all(rest[paths].select == FULL_ONLY for paths in few)
+    (first,) = (lane.env for lane in few.values() if lane.env)
+    (second,) = (rest[paths].env for paths, lane in few.items() if lane.env)
+    (everything,) = (lane.env for lane in lanes(Part.ALL, 2) if lane.paths in few and lane.env)
+    for begin, count in (("FIRST_SEED", "SEEDS"), ("FIRST_CLUSTER_SEED", "CLUSTER_SEEDS")):
+        assert int(first[begin]) + int(first[count]) == int(second[begin])
+        assert int(second[begin]) + int(second[count]) == int(everything[begin]) + int(everything[count])
+
+
+def test_lanes_have_names_of_their_own():
+    """Their logs are named for them."""
+    for part in Part:
+        names = [lane.name for lane in lanes(part, 2)]
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("prefix", [*taste.FULL, *taste.SECONDS])
+def test_what_the_table_names_is_there(prefix: str):
+    """A file; and in it the test, if one is named."""
+    name, _, test = prefix.partition("::")
+    path = ROOT / name
+    assert path.is_file()
+    assert not test or f"def {test.partition('[')[0]}" in path.read_text(encoding="utf-8")
+
+
+def test_every_test_that_is_left_out_has_a_reason():
+    assert all(len(reason.split()) > 2 for reason in taste.FULL.values())
+
+
+def test_a_lane_with_workers_shares_files_among_them_in_the_order_of_collection():
+    """The long ones come first."""
+    options = Lane("x", ("tests/a", "tests/b"), "not full", workers=3).options(7)
+    assert options[-2:] == ["tests/a", "tests/b"]
+    assert {"--dist=loadfile", "--no-loadscope-reorder", "--randomly-seed=7"} <= set(options)
+    assert "-n" not in Lane("x", ("tests/a",)).options(7)
+
+
+STATE = LaneState(
+    total=30,
+    done=20,
+    failed=["tests/chaos/test_x.py::test_y"],
+    running={"tests/chaos/test_z.py::test_a": 100.0, "tests/unit/test_b.py::test_c": 104.0},
+    seconds={"chaos": 61.2, "unit": 3.0},
+    outcomes={"chaos": {"passed": 8, "failed": 1}, "unit": {"passed": 10, "skipped": 1}},
+    skipped={"no disk": 1},
+    left={"chaos": 5, "sim": 1100},
+)
+
+
+def test_kinds_are_folders_of_tests():
+    assert kind_of("tests/unit/broker/test_x.py::test_y[a/b]") == "unit"
+    assert kind_of("tests/test_x.py::test_y") == "tests"
+
+
+def test_progress_names_what_runs_longest():
+    line = progress_line({"one": STATE, "two": LaneState()}, 80.0, 131.0)
+    assert line == "1:20  20 of 30 tests, 1 failed; one 20/30, two begins; for 31 s: tests/chaos/test_z.py::test_a"
+
+
+def test_the_summary_counts_by_kind():
+    lines = summary([STATE, STATE], 125.0)
+    assert [line.split()[:5] for line in lines[1:3]] == [["unit", "20", "0", "2", "6"], ["chaos", "16", "2", "0", "122"]]
+    assert lines[-2:] == ["skipped 2: no disk", "took 2:05"]
+    assert counts([STATE, STATE]) == "36 passed, 2 failed, 2 skipped"
+
+
+def test_what_is_left_is_counted_by_kind():
+    assert what_is_left([STATE]).startswith("make test-all adds 1,105 tests (1,100 of sim, 5 of chaos), ")
+
+
+def test_times_are_minutes_and_seconds():
+    assert [clock(seconds) for seconds in (0, 9.9, 60, 3_725)] == ["0:00", "0:09", "1:00", "62:05"]
+
+
+SUITE = """
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_passes(number): ...
+
+
+def test_fails():
+    assert False
+
+
+def test_is_skipped():
+    pytest.skip("why not")
+
+
+@pytest.mark.full
+def test_is_left_out(): ...
+"""
+
+CONFTEST = """
+from tests.suite import state
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: left out")
+    state.register(config)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_keeps_how_far_it_is(tmp_path: Path, workers: int):
+    """With workers, too: the file has each test once, what was left out, and nothing that still runs."""
+    folder = tmp_path / "tests/unit"
+    folder.mkdir(parents=True)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (folder / "test_some.py").write_text(SUITE)
+    file = tmp_path / "state.json"
+    lane = Lane("x", ("tests",), "not full", workers=workers)
+    command = [sys.executable, "-m", "pytest", "--rootdir", str(tmp_path), "-p", "no:cacheprovider", *lane.options(7)]
+    env = {"PYTHONPATH": str(ROOT), "TEST_STATE": str(file), "PATH": "/usr/bin:/bin"}
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    state = msgspec.json.decode(file.read_bytes(), type=LaneState)
+    assert (state.total, state.done, state.running, state.left) == (6, 6, {}, {"unit": 1})
+    assert state.failed == ["tests/unit/test_some.py::test_fails"]
+    assert state.outcomes == {"unit": {"passed": 4, "failed": 1, "skipped": 1}}
+    assert state.skipped == {"Skipped: why not": 1}
