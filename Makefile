@@ -14,7 +14,7 @@ ARGS ?=
 SEEDS ?= 200
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-rest test-pure check fmt lint types layers unit sim model chaos storm sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java clean
+.PHONY: help run test test-all test-rest test-pure check fmt lint types layers unit sim model chaos storm campaign sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ sanitize: ## the compiled walk over damaged records, with gcc's sanitizers: SECO
 	@$${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native \
 	  tests/native/fuzz_walk.c $(addprefix protocol/native/,records.c rows.c keys.c) -o build/fuzz_walk
 	@build/fuzz_walk $${SECONDS_LONG:-60} $${SEED:-1}
+
+campaign: $(INSTALLED) ## search on and on with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/testing.md
+	@$(BIN)/python -m tests.campaign $(ARGS)
 
 clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 	@$(BIN)/pytest -q tests/clients

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from . import taste
+from .campaign import struck
 from .suite import state
 
 
@@ -21,3 +22,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After pytest-randomly. The sort is stable: within a file, and among short files, the order stays random."""
     items.sort(key=lambda item: -taste.seconds(item.nodeid))
+
+
+def pytest_sessionfinish() -> None:
+    struck.write()

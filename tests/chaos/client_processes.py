@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.campaign.struck import strike
+
 _ROOT = Path(__file__).resolve().parents[2]
 END_LIMIT_S = 30.0
 """Longer than any program here takes for its last requests while a broker is away."""
@@ -55,6 +57,8 @@ class ClientProcess:
 
     async def kill(self) -> None:
         """SIGKILL; returns when all that it told is taken. May be called twice."""
+        if self.is_running:
+            strike("SIGKILL of a client")
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:

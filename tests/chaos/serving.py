@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.simulation.client import WireClient
+from tests.campaign.struck import strike
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 60.0
@@ -59,7 +60,7 @@ class ServeProcess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.kill()
+        await self._end(signal.SIGKILL)
 
     async def launch(self) -> None:
         """Start the process, and don't wait for it."""
@@ -80,6 +81,8 @@ class ServeProcess:
 
     async def kill(self) -> None:
         """SIGKILL, and wait for the end. May be called twice."""
+        if self.is_running:
+            strike("SIGKILL of a broker")
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:
@@ -88,6 +91,7 @@ class ServeProcess:
 
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections, and is silent."""
+        strike("SIGSTOP of a broker")
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:

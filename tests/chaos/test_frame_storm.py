@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.simulation.load import PartitionLoad
+from tests.campaign.struck import strike
 
 from .fuzz_topics import FUZZ_TOPICS, HONEST_TOPIC, golden_requests, make_fuzz_topics, remove_topics, topic_ids
 from .probing import ANSWER_LIMIT_S, STUCK_S, Prober
@@ -105,6 +106,7 @@ class Storm:
             self._left -= frames
             self._since_cleaning += frames
             self.counts["frames"] += frames
+            strike("damaged frame", frames)
             self.counts[await self._send(prober, stream, is_cut=is_cut)] += 1
             if self._since_cleaning >= CLEANING_EACH:
                 self._since_cleaning = 0

@@ -1,0 +1,165 @@
+"""`make campaign`: search on and on, with simulators, SIGKILL, damaged frames and drawn examples, beside all else the machine does.
+
+One run at a time, on one core, at the lowest priority. Each run that ends is a line of the ledger (`ledger.py`), from which the next
+campaign goes on: Ctrl-C, SIGTERM and SIGKILL cost the run at hand. Its files are removed after each run; what a run that broke something
+printed is kept in `failures/`, the last of each kind and seed, at most `KEPT` of them. Below a floor of free space nothing is run.
+
+A run that the machine ended, by its time limit or a full disk, is no line: its seeds come again. So is one that is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from . import ledger, machine
+from .kinds import KINDS, Kind, Workplace
+from .outcome import Left, outcome
+from .plan import Limits, Run, Spent, Stop, next_step
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_LIMIT_S = 7200.0
+"""Generous: at the lowest priority a run may wait for long."""
+
+KEPT = 50
+KEPT_BYTES = 200_000
+
+
+def commit() -> tuple[str, bool]:
+    """The commit of the tree, and whether files differ from it."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short=12", "HEAD") or "unknown", bool(git("status", "--porcelain", "--untracked-files=no"))
+
+
+class Campaign:
+    """Runs below one folder, which no other campaign may use meanwhile."""
+
+    def __init__(self, folder: Path, kinds: Sequence[Kind], limits: Limits) -> None:
+        self._folder, self._kinds, self._limits = folder, kinds, limits
+        self.ledger = folder / "ledger.jsonl"
+        self._place = Workplace(sys.executable, folder)
+        self._began_s = time.monotonic()
+        self.runs = self.broken = 0
+
+    def go(self) -> str:
+        """Run until a limit is reached. Returns which."""
+        machine.end_marked(self._folder)
+        while True:
+            spent = Spent(self.runs, time.monotonic() - self._began_s, machine.free_bytes(self._folder))
+            step = next_step(self._kinds, ledger.totals(ledger.load(self.ledger)), self._limits, spent)
+            if isinstance(step, Stop):
+                return step.reason
+            if problem := self._run(step):
+                return problem
+            self.runs += 1
+
+    def _run(self, run: Run) -> str:
+        """One run and its line. Returns why there can be no other, or an empty text."""
+        command = run.kind.command(self._place, run.first, run.end)
+        (commit_id, changed), began = commit(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        log = self._folder / "run.log"
+        ended = machine.run(command, ROOT, self._place, log, machine.RunLimits(RUN_LIMIT_S, self._limits.floor_bytes))
+        if ended.why:
+            return f"{run.kind.name} {run.first}: {ended.why}"
+        texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in self._place.files]
+        left = Left(ended.exit_code, log.read_text(encoding="utf-8", errors="replace"), *texts)
+        faults, violations = outcome(left, command)
+        ledger.append(
+            self.ledger,
+            ledger.Entry(
+                kind=run.kind.name,
+                commit=commit_id,
+                changed=changed,
+                first_seed=run.first,
+                end_seed=run.end,
+                began=began,
+                seconds=round(ended.seconds, 1),
+                cpu_seconds=round(ended.cpu_seconds, 1),
+                faults=faults,
+                violations=violations,
+            ),
+        )
+        seeds = f"seed {run.first}" if run.end == run.first + 1 else f"seeds {run.first}-{run.end - 1}"
+        found = f"{sum(faults.values())} faults, {len(violations)} violations"
+        print(f"{began} {run.kind.name}, {seeds}: {found}, {ended.cpu_seconds:.0f} s of CPU", flush=True)
+        if violations:
+            self.broken += 1
+            self._keep_output(run, left.output)
+            print("\n".join(f"    {violation.reason}\n    {violation.replay}" for violation in violations), flush=True)
+        return ""
+
+    def _keep_output(self, run: Run, output: str) -> None:
+        folder = self._folder / "failures"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{run.kind.name.replace(' ', '-')}-{run.first}.log").write_text(output[-KEPT_BYTES:], encoding="utf-8")
+        for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            old.unlink()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Errors: BlockingIOError when another campaign has the folder."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description="search on and on, at the lowest priority")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/campaign", help="of the ledger and of all other files")
+    parser.add_argument("--totals", action="store_true", help="print what the ledger adds up to, and end")
+    parser.add_argument("--kinds", help=f"only these, of {', '.join(kind.name for kind in KINDS)}")
+    parser.add_argument("--runs", type=int, help="end after so many")
+    parser.add_argument("--minutes", type=float, help="begin no run after so many")
+    parser.add_argument("--floor-mib", type=int, default=5 * 1024, help="stop when the disk has less room")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command. Returns 0, 1 if a run broke something, 2 if another campaign has the folder, 130 after an interrupt."""
+    options = parse(arguments)
+    folder: Path = options.folder.resolve()
+    if options.totals:
+        print("\n".join(ledger.table(ledger.totals(ledger.load(folder / "ledger.jsonl")))))
+        return 0
+    names = [name.strip() for name in options.kinds.split(",")] if options.kinds else [kind.name for kind in KINDS]
+    if unknown := set(names) - {kind.name for kind in KINDS}:
+        print(f"{', '.join(sorted(unknown))}: there are {', '.join(kind.name for kind in KINDS)}")
+        return 2
+    folder.mkdir(parents=True, exist_ok=True)
+    seconds = None if options.minutes is None else options.minutes * 60
+    limits = Limits(options.floor_mib << 20, options.runs, seconds)
+    try:
+        with locked(folder):
+            return search(Campaign(folder, [kind for kind in KINDS if kind.name in names], limits))
+    except BlockingIOError:
+        print(f"another campaign has {folder}")
+        return 2
+
+
+def search(campaign: Campaign) -> int:
+    """Run it, as the only thing that this process does. Returns the exit code."""
+    machine.step_back()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        print(campaign.go(), flush=True)
+    except KeyboardInterrupt:
+        print(f"interrupted after {campaign.runs} runs; the next campaign goes on from {campaign.ledger}", flush=True)
+        return 130
+    return 1 if campaign.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

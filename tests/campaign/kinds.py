@@ -1,0 +1,125 @@
+"""What a campaign runs, and how much of each kind: commands and shares. Values only.
+
+A run is one process that ends by itself after a minute or so of CPU: what a campaign loses when it is killed. It leaves its result in
+files that `Workplace` names; everything else that it writes is below `TMPDIR`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """The interpreter of a run, and the campaign's folder, with what belongs to the run in it."""
+
+    python: str
+    folder: Path
+
+    @property
+    def temporary(self) -> Path:
+        """For whatever the run writes; gone when it has ended."""
+        return self.folder / "tmp"
+
+    @property
+    def results(self) -> Path:
+        """For what it reports, until the next run."""
+        return self.folder / "results"
+
+    @property
+    def simulated(self) -> Path:
+        """Written by `simulators.py`."""
+        return self.results / "simulated.json"
+
+    @property
+    def junit(self) -> Path:
+        """JUnit's XML, written by pytest."""
+        return self.results / "junit.xml"
+
+    @property
+    def struck(self) -> Path:
+        """Written by `struck.py`."""
+        return self.results / "struck.json"
+
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        return self.simulated, self.junit, self.struck
+
+
+@dataclass(frozen=True)
+class Command:
+    """One run: what is started, with which variables besides, and a command that a reader can type to see the same."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    replay: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`share` is of the CPU time, against the shares of the others. A run takes `seeds` of them."""
+
+    name: str
+    share: int
+    seeds: int
+    command: Callable[[Workplace, int, int], Command]
+
+
+def simulated(name: str, replay: str) -> Callable[[Workplace, int, int], Command]:
+    """A simulator, by seeds."""
+
+    def command(place: Workplace, first: int, end: int) -> Command:
+        words = (place.python, "-m", "tests.campaign.simulators", name, str(first), str(end), str(place.simulated))
+        return Command(words, {}, replay)
+
+    return command
+
+
+def pytest(*paths: str, **env: str) -> Callable[[Workplace, int, int], Command]:
+    """Tests that take `SEED`."""
+
+    def command(place: Workplace, first: int, _end: int) -> Command:
+        words = (place.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={place.junit}", *paths)
+        given = {**env, "SEED": str(first), "TEST_FAULTS": str(place.struck)}
+        replay = " ".join([*(f"{name}={value}" for name, value in (env | {"SEED": str(first)}).items()), ".venv/bin/pytest", *paths])
+        return Command(words, given, replay)
+
+    return command
+
+
+def properties(place: Workplace, first: int, _end: int) -> Command:
+    """Every test that draws its examples: from a seed, instead of from the name of the test."""
+    options = ("-m", "hypothesis", f"--hypothesis-seed={first}", "tests/unit")
+    words = (place.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={place.junit}", *options)
+    examples = {"WALK_EXAMPLES": "2000"}
+    return Command(words, examples, f"WALK_EXAMPLES=2000 .venv/bin/pytest {' '.join(options)}")
+
+
+def sanitizers(_place: Workplace, first: int, _end: int) -> Command:
+    """Compiled code under gcc's sanitizers."""
+    words = ("make", "--no-print-directory", "sanitize", "SECONDS_LONG=60", f"SEED={first}")
+    return Command(words, {}, " ".join(words))
+
+
+KINDS = (
+    Kind("cluster", 40, 20, simulated("cluster", "make sim SEED={seed}")),
+    Kind("one broker", 10, 200, simulated("one broker", "make sim SEED={seed}")),
+    Kind(
+        "kill",
+        20,
+        1,
+        pytest(
+            "tests/chaos/test_sigkill.py",
+            "tests/chaos/test_groups_survive.py",
+            "tests/chaos/test_consumer_groups_survive.py",
+            "tests/chaos/test_transactions_survive.py",
+            ROUNDS="20",
+        ),
+    ),
+    Kind("transfers", 10, 1, pytest("tests/chaos/test_transfers.py", SECONDS_OF_TRANSFER="30")),
+    Kind("damaged frames", 10, 1, pytest("tests/chaos/test_frame_storm.py", FRAMES="30000")),
+    Kind("properties", 5, 1, properties),
+    Kind("compiled walk", 5, 1, sanitizers),
+)

@@ -1,0 +1,53 @@
+"""What came of a run: from the files that it left and how its process ended. Pure."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+
+from .kinds import Command
+from .ledger import Violation
+
+REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Left:
+    """The contents of a run's files, empty where it left none; `output` is what it printed."""
+
+    exit_code: int
+    output: str
+    simulated: str = ""
+    junit: str = ""
+    struck: str = ""
+
+
+def reason(text: str) -> str:
+    """The first line, not too long."""
+    return text.strip().partition("\n")[0][:REASON_CHARACTERS]
+
+
+def failures(junit: str) -> list[str]:
+    """`test: message` of each test that failed, from JUnit's XML as pytest writes it."""
+    found = []
+    for case in ET.fromstring(junit).iter("testcase"):
+        for bad in (*case.findall("failure"), *case.findall("error")):
+            found.append(reason(f"{case.get('classname')}.{case.get('name')}: {bad.get('message', '')}"))
+    return found
+
+
+def outcome(left: Left, command: Command) -> tuple[dict[str, int], list[Violation]]:
+    """The faults that struck, and what was broken. A process that ended badly and says nothing has broken something itself."""
+    faults: dict[str, int] = json.loads(left.struck) if left.struck else {}
+    violations: list[Violation] = []
+    if left.simulated:
+        results = json.loads(left.simulated)
+        faults = results["faults"]
+        violations += [Violation(reason(text), command.replay.format(seed=seed)) for seed, text in results["broken"]]
+    if left.junit:
+        violations += [Violation(text, command.replay) for text in failures(left.junit)]
+    if left.exit_code != 0 and not violations:
+        last = left.output.strip().rpartition("\n")[2]
+        violations.append(Violation(reason(f"ended with {left.exit_code}: {last}"), command.replay))
+    return faults, violations

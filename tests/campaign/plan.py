@@ -1,0 +1,60 @@
+"""What a campaign does next: decided from the ledger alone. Pure.
+
+The kind that has had least CPU time for its share comes next, with seeds that follow those of its last run. A campaign stops when the
+disk has less room than the floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .kinds import Kind
+from .ledger import Totals
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seeds of a kind; `end` is exclusive."""
+
+    kind: Kind
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why nothing more is run."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a campaign ends; None is never."""
+
+    floor_bytes: int
+    runs: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What this campaign has had, and the room that the disk has now."""
+
+    runs: int
+    seconds: float
+    free_bytes: int
+
+
+def next_step(kinds: Sequence[Kind], totals: Mapping[str, Totals], limits: Limits, spent: Spent) -> Run | Stop:
+    """`kinds` isn't empty. The first of those that have had as little of their share."""
+    if spent.free_bytes < limits.floor_bytes:
+        return Stop(f"the disk has {spent.free_bytes >> 20:,} MiB left, the floor is {limits.floor_bytes >> 20:,} MiB")
+    if limits.runs is not None and spent.runs >= limits.runs:
+        return Stop(f"{spent.runs} runs are done")
+    if limits.seconds is not None and spent.seconds >= limits.seconds:
+        return Stop(f"{limits.seconds:.0f} seconds are over")
+    kind = min(kinds, key=lambda kind: totals.get(kind.name, Totals()).cpu_seconds / kind.share)
+    first = totals.get(kind.name, Totals()).next_seed
+    return Run(kind, first, first + kind.seeds)

@@ -1,0 +1,149 @@
+"""A campaign with runs that are quick: it goes on where it was killed, keeps its folder small, and ends every process that it started."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.campaign import __main__ as campaign
+from tests.campaign import machine
+from tests.campaign.kinds import Command, Kind, Workplace
+from tests.campaign.ledger import load
+from tests.campaign.plan import Limits
+
+WRITES = """
+import json, os, pathlib, sys
+seed, file = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+pathlib.Path(os.environ["TMPDIR"], "large").write_bytes(bytes(1000))
+file.write_text(json.dumps({"faults": {"kill": seed}, "broken": [[seed, "bad"]] if seed == 3 else []}))
+print("seed", seed)
+"""
+
+SLEEPS = """
+import os, subprocess, sys, pathlib
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+pathlib.Path(sys.argv[2]).write_text(str(child.pid))
+child.wait()
+"""
+
+
+def kind(program: str) -> Kind:
+    def command(place: Workplace, first: int, _end: int) -> Command:
+        return Command((sys.executable, "-c", program, str(first), str(place.simulated)), {}, "again {seed}")
+
+    return Kind("quick", 1, 1, command)
+
+
+def made(folder: Path, program: str = WRITES, **limits: int) -> campaign.Campaign:
+    return campaign.Campaign(folder, [kind(program)], Limits(limits.get("floor_bytes", 0), runs=limits.get("runs", 2)))
+
+
+def test_the_next_campaign_goes_on_where_the_last_one_was(tmp_path: Path):
+    assert made(tmp_path).go() == "2 runs are done"
+    second = made(tmp_path)
+    assert second.go() == "2 runs are done"
+    entries = load(second.ledger)
+    assert [(entry.first_seed, entry.end_seed) for entry in entries] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert [entry.faults for entry in entries] == [{"kill": seed} for seed in range(4)]
+    assert [violation.replay for entry in entries for violation in entry.violations] == ["again 3"]
+    assert second.broken == 1
+
+
+def test_what_a_run_wrote_is_gone_and_what_a_broken_one_printed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(campaign, "KEPT", 1)
+    made(tmp_path, WRITES.replace("seed == 3", "True"), runs=3).go()
+    assert not (tmp_path / "tmp").exists()
+    assert [path.name for path in (tmp_path / "failures").iterdir()] == ["quick-2.log"]
+    assert (tmp_path / "failures/quick-2.log").read_text() == "seed 2\n"
+
+
+def test_below_the_floor_nothing_is_run(tmp_path: Path):
+    one = made(tmp_path, floor_bytes=1 << 60)
+    assert "the floor is" in one.go()
+    assert load(one.ledger) == []
+
+
+def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started_and_is_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(campaign, "RUN_LIMIT_S", 0.0)
+    one = made(tmp_path, SLEEPS)
+    assert one.go() == "quick 0: not done after 0 s"
+    assert load(one.ledger) == []
+    assert machine.marked(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_campaign_that_is_ended_leaves_nothing_running_in_the_end(tmp_path: Path, number: int):
+    """Ctrl-C and SIGTERM end the run at once; after SIGKILL the next campaign does."""
+    program = """
+import pathlib, signal, sys
+from tests.unit.campaign import test_campaign as tests
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+tests.made(pathlib.Path(sys.argv[1]), tests.SLEEPS).go()
+"""
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=campaign.ROOT, stderr=subprocess.DEVNULL)
+    try:
+        started = tmp_path / "results/simulated.json"
+        until(lambda: started.exists() and started.read_text() != "")
+        assert int(started.read_text()) in machine.marked(tmp_path)
+    finally:
+        process.send_signal(number)
+        process.wait(60)
+    if number == signal.SIGKILL:
+        assert machine.marked(tmp_path) != []
+        made(tmp_path, runs=0).go()
+    assert machine.marked(tmp_path) == []
+    assert load(tmp_path / "ledger.jsonl") == []
+
+
+def until(condition) -> None:
+    """Looks again and again: another process does it."""
+    waiting = threading.Event()
+    for _ in range(6000):
+        if condition():
+            return
+        waiting.wait(0.01)
+    pytest.fail("it never came")
+
+
+def test_totals_are_printed_from_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    made(tmp_path).go()
+    assert campaign.main(["--totals", "--folder", str(tmp_path)]) == 0
+    assert "quick" in capsys.readouterr().out
+
+
+def test_two_campaigns_dont_share_a_folder(tmp_path: Path):
+    command = [sys.executable, "-m", "tests.campaign", "--folder", str(tmp_path), "--runs", "0"]
+    with campaign.locked(tmp_path):
+        ended = subprocess.run(command, cwd=campaign.ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, "another campaign" in ended.stdout) == (2, True)
+    ended = subprocess.run(command, cwd=campaign.ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "0 runs are done\n")
+
+
+def test_it_steps_back(tmp_path: Path):
+    """In a process of its own: one core, and the lowest priority."""
+    program = """
+import json, os
+from tests.campaign import machine
+machine.step_back()
+print(json.dumps([os.nice(0), len(os.sched_getaffinity(0))]))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=campaign.ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(ended.stdout) == [19, 1]
+
+
+def test_a_simulator_reports_what_struck(tmp_path: Path):
+    """One seed of one broker, as the campaign runs it."""
+    file = tmp_path / "simulated.json"
+    command = [sys.executable, "-m", "tests.campaign.simulators", "one broker", "3", "4", str(file)]
+    subprocess.run(command, cwd=campaign.ROOT, capture_output=True, check=True, timeout=300)
+    found = json.loads(file.read_text())
+    assert found["broken"] == []
+    assert sum(found["faults"].values()) > 0

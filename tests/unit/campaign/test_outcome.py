@@ -1,0 +1,47 @@
+"""What a run left is read as what it was: faults, violations with a way to see them again, and a process that failed without a word."""
+
+from __future__ import annotations
+
+import json
+
+from tests.campaign.kinds import Command
+from tests.campaign.ledger import Violation
+from tests.campaign.outcome import REASON_CHARACTERS, Left, outcome
+
+COMMAND = Command(("x",), {}, "again {seed}")
+
+JUNIT = """<?xml version="1.0" encoding="utf-8"?>
+<testsuites><testsuite name="pytest">
+<testcase classname="tests.chaos.test_x" name="test_good" time="1.0" />
+<testcase classname="tests.chaos.test_x" name="test_bad"><failure message="HistoryError: offset 7&#10;is back">trace</failure></testcase>
+<testcase classname="tests.chaos.test_x" name="test_worse"><error message="failed on teardown">trace</error></testcase>
+<testcase classname="tests.chaos.test_x" name="test_none"><skipped message="no etcd" /></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_simulator_names_its_seeds():
+    left = Left(0, "", simulated=json.dumps({"faults": {"kill": 3}, "broken": [[7, "D1: a\nb"]]}))
+    assert outcome(left, COMMAND) == ({"kill": 3}, [Violation("D1: a", "again 7")])
+
+
+def test_pytest_names_its_tests():
+    faults, violations = outcome(Left(1, "", junit=JUNIT, struck='{"SIGKILL of a broker": 8}'), COMMAND)
+    assert faults == {"SIGKILL of a broker": 8}
+    assert [violation.reason for violation in violations] == [
+        "tests.chaos.test_x.test_bad: HistoryError: offset 7",
+        "tests.chaos.test_x.test_worse: failed on teardown",
+    ]
+
+
+def test_a_process_that_fails_without_a_word_has_broken_something():
+    _, violations = outcome(Left(-11, "building\nAddressSanitizer: heap-buffer-overflow\n"), COMMAND)
+    assert violations == [Violation("ended with -11: AddressSanitizer: heap-buffer-overflow", "again {seed}")]
+
+
+def test_a_run_without_a_word_that_ended_well_held():
+    assert outcome(Left(0, "7 runs from seed 1\n"), COMMAND) == ({}, [])
+
+
+def test_reasons_are_short():
+    left = Left(0, "", simulated=json.dumps({"faults": {}, "broken": [[7, "x" * 5000]]}))
+    assert len(outcome(left, COMMAND)[1][0].reason) == REASON_CHARACTERS
