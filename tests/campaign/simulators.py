@@ -11,8 +11,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from lowtide.testing.cluster_search import run_seed
-from lowtide.testing.simulation import simulate
+from lowtide.simulation.broker_simulation import simulate
+from lowtide.simulation.cluster_search import run_seed
 
 
 def one_broker(seed: int) -> tuple[str | None, Counter[str]]:

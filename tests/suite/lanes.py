@@ -68,7 +68,7 @@ def lanes(part: Part, cores: int) -> list[Lane]:
     few = seeds(0, FEW_SEEDS, 0, FEW_CLUSTER_SEEDS)
     more = seeds(FEW_SEEDS, SEEDS, FEW_CLUSTER_SEEDS, CLUSTER_SEEDS)
     waiting = cores + 1
-    debug = Lane("asyncio debug mode", DEBUGGED, env={"PYTHONASYNCIODEBUG": "1", **few})
+    debug = Lane("asyncio debug mode", DEBUGGED, TASTE_ONLY, env={"PYTHONASYNCIODEBUG": "1", **few})
     pure = Lane("without the compiled walk", PURE, env={"LOWTIDE_PURE": "1"}, workers=2)
     match part:
         case Part.TEST:

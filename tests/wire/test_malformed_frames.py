@@ -51,6 +51,7 @@ def test_trailing_bytes_are_refused(case, random_messages) -> None:
                 codec.decode(frame + tail, 0, len(frame) + len(tail))
 
 
+@pytest.mark.newest
 def test_over_long_counts_cost_nothing(case, random_messages) -> None:
     """A huge count in any place of a frame is refused, or read as part of a number, without memory for what it promises."""
     codec = codec_for(case.message, case.version)
