@@ -38,7 +38,7 @@ _ZERO = ""
 ROWS_A_STEP: Final = 64
 """An encoder in slices yields after so many elements of arrays: some fifty microseconds of work."""
 
-ROWS_AT_ONCE: Final = 1_000
+ROWS_AT_ONCE: Final = 1_024
 """More structs in arrays than this aren't encoded in one go: they take a millisecond or two."""
 
 ROWS_A_PART: Final = 1024

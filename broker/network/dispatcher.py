@@ -180,8 +180,8 @@ def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[
     """
     key, codec = spec.key, codec_for(API[spec.key].request, version)
     flexible = request_header_is_flexible(key, version)
-    row_bytes, rows_at_once = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.rows_at_once
-    plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_at_once
+    row_bytes, rows_max = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.undivided_max
+    plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_max
     decode, counted_bytes = codec.decode, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES
 
     def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
@@ -191,7 +191,7 @@ def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[
         if stop - position > plain_bytes:
             if stop - position > counted_bytes:
                 raise TooManyRowsError(_IN_SLICES)
-            return codec.decode_counted(buffer, position, stop, rows_at_once), client_id
+            return codec.decode_counted(buffer, position, stop, rows_max), client_id
         return decode(buffer, position, stop), client_id
 
     if key != ApiKey.METADATA or not response_header_is_flexible(key, version):
@@ -204,7 +204,7 @@ def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[
         if stop - position > plain_bytes:
             if stop - position > counted_bytes:
                 raise TooManyRowsError(_IN_SLICES)
-            return codec.decode_counted(buffer, position, stop, rows_at_once), client_id
+            return codec.decode_counted(buffer, position, stop, rows_max), client_id
         return decode(*without_array_padding(buffer, position, stop, all_topics_bytes)), client_id
 
     return read_metadata

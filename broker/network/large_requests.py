@@ -1,4 +1,4 @@
-"""The lane of large requests: those with more rows than a handler takes at once (`Bounds.rows_at_once`).
+"""The lane of large requests: those with more rows than `Bounds.undivided_max`.
 
 Such a request is decoded in slices, executed in parts (`request_parts`) or by steps of its handler's, and its answer is encoded in slices;
 all of them take turns (`turns`), so that fifty hold the loop for no longer than one. Its rows are bounded: one that has more than
@@ -41,8 +41,13 @@ COUNTED_ELSEWHERE.complete(None)
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows of an API's requests a handler takes at once, and of one that isn't cut at all."""
+    """How many rows of an API's requests a handler takes at once, and of one that isn't cut at all.
 
+    A request of more than `undivided_max` rows goes through the lane, where its parts have `rows_at_once`. The first is higher where a row
+    costs so little that a usual request of an application is faster as a whole.
+    """
+
+    undivided_max: int = 200
     rows_at_once: int = 200
     whole_max: int = 10_000
 

@@ -10,7 +10,7 @@ the deadline too. It tells the offsets of that moment; the others tell them as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -53,7 +53,6 @@ class DelayedDeleteRecords(DelayedRequest):
         "_replicas",
         "_rows",
         "_timeout_ms",
-        "on_durable",
     )
 
     def __init__(self, replicas: ReplicaManager, clock: Clock, rows: list[DeleteRow], *, leader_only: bool, timeout_ms: int) -> None:
@@ -66,8 +65,6 @@ class DelayedDeleteRecords(DelayedRequest):
         self._timeout_ms = max(timeout_ms, 0)
         self._commit_deadline_ms = self._deadline_ms = commit_deadline_ms(clock, timeout_ms)
         self._durable = False
-        self.on_durable: Callable[[], None] | None = None
-        """Called when the first wait is over and the second begins."""
         self._pending: Pending[DeleteRecordsResponse] = Pending()
 
     @property
@@ -93,8 +90,6 @@ class DelayedDeleteRecords(DelayedRequest):
             return False
         if not self._wait():
             self._pending.complete(self._response())
-        elif self.on_durable is not None:
-            self.on_durable()
         return True
 
     def complete_late(self) -> None:
@@ -109,11 +104,6 @@ class DelayedDeleteRecords(DelayedRequest):
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """What each waiting partition has to reach."""
         return [(row.key, row.offset) for row in self._rows if not row.done]
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether the first wait is over."""
-        return self._durable
 
     @property
     def _queue(self) -> DelayedQueue:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.handlers import delete_records
+from lowtide.broker.network.large_requests import Bounds
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -66,7 +67,7 @@ def test_all_is_deleted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch, at_onc
         delete_to(replicas, accepted)
 
     monkeypatch.setattr(ReplicaManager, "delete_to", spied)
-    monkeypatch.setattr(delete_records, "PARTITIONS_AT_ONCE", at_once)
+    monkeypatch.setattr(delete_records, "BOUNDS", Bounds(undivided_max=at_once, rows_at_once=at_once))
 
     async def test(world: World) -> None:
         client = await begin(world)
@@ -81,7 +82,7 @@ def test_all_is_deleted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch, at_onc
 
 def test_a_client_that_leaves_in_between_has_its_deletes_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they would be had they been accepted all at once."""
-    monkeypatch.setattr(delete_records, "PARTITIONS_AT_ONCE", 2)
+    monkeypatch.setattr(delete_records, "BOUNDS", Bounds(undivided_max=2, rows_at_once=2))
 
     async def test(world: World) -> None:
         client = await begin(world)
