@@ -62,6 +62,16 @@ class GroupAdmission:
         error = self.check_new_group(now_ms)
         return ErrorCode.POLICY_VIOLATION if error == ErrorCode.GROUP_MAX_SIZE_REACHED else error
 
+    @property
+    def offsets_left(self) -> int:
+        """So many more offsets may be remembered; `check_offset` is only needed beyond."""
+        return self.settings.offsets_max - self.offset_count
+
+    @property
+    def metadata_bytes_left(self) -> int:
+        """As `offsets_left`, of their metadata; less than 0 where the limit was lowered."""
+        return self.settings.offsets_metadata_bytes_max - self.metadata_bytes
+
     def check_offset(self, metadata: str, kept_count: int, kept_bytes: int) -> ErrorCode:
         """Whether another offset may be remembered, besides those that the request has had let in, `kept_count` with `kept_bytes`.
 

@@ -189,6 +189,7 @@ class CommittedOffsets:
         topic_id = topic.topic_id if keeps_all else ZERO_TOPIC_ID
         metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
         kept_count, admission, kept_bytes = len(kept), self._admission, 0
+        offsets_left, bytes_left = admission.offsets_left, admission.metadata_bytes_left
         values: list[tuple[int, OffsetCommitValue]] = []
         rows: list[ResponseRowT] = []
         for partition in topic.partitions:
@@ -196,11 +197,12 @@ class CommittedOffsets:
             if metadata and _is_longer(metadata, metadata_max):
                 rows.append(row_type(partition_index=number, error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE))
                 continue
-            error = admission.check_offset(metadata, len(values), kept_bytes)
-            if error != ErrorCode.NONE and not self._takes_no_more(group_id, topic.name, number, metadata):
-                admission.refused_count += 1
-                rows.append(row_type(partition_index=number, error_code=error))
-                continue
+            if len(values) >= offsets_left or kept_bytes + len(metadata) > bytes_left:
+                error = admission.check_offset(metadata, len(values), kept_bytes)
+                if error != ErrorCode.NONE and not self._takes_no_more(group_id, topic.name, number, metadata):
+                    admission.refused_count += 1
+                    rows.append(row_type(partition_index=number, error_code=error))
+                    continue
             kept_bytes += len(metadata)
             value = OffsetCommitValue(
                 offset=partition.committed_offset,
