@@ -23,7 +23,7 @@ from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
-from lowtide.runtime.filesystem import SimulatedCrashError
+from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_network import LOCAL_HOST, SimulatedNetwork, SimulatedServer, unsupported
 from lowtide.runtime.simulated_transport import SimulatedTransport

@@ -24,7 +24,7 @@ from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode

@@ -17,7 +17,7 @@ from lowtide.metadata.store import OwnedStore
 from lowtide.protocol.types import BrokerId
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random

@@ -1,4 +1,4 @@
-"""Files behind a port: `FileSystem` and `File`, the real disk and the simulated one.
+"""Files behind a port: `FileSystem` and `File`, and the real disk. The simulated one is `filesystem.memory`, which a broker never imports.
 
 Everything else of Lowtide reaches files only through these names.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from lowtide.runtime.filesystem.failures import FailureKind, failure_kind, is_passing
 from lowtide.runtime.filesystem.later import FileToSync, Syncable
-from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.runtime.filesystem.port import AlreadyLockedError, Buffer, File, FileSystem, Lock
 from lowtide.runtime.filesystem.real import OsFile, OsFileSystem
 
@@ -19,10 +18,8 @@ __all__ = [
     "FileSystem",
     "FileToSync",
     "Lock",
-    "MemoryFileSystem",
     "OsFile",
     "OsFileSystem",
-    "SimulatedCrashError",
     "Syncable",
     "failure_kind",
     "is_passing",

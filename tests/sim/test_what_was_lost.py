@@ -8,7 +8,7 @@ from typing import Any
 from lowtide.protocol.records import ControlRecordType, build_batch, build_end_transaction_marker, iterate_batches
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
 from lowtide.simulation.kept_load import KeptLoad, Rules
 from lowtide.simulation.transaction_invariants import CommittedTransactions

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from lowtide.admin.settings import Address, ClientSettings, SettingsError, parse_addresses
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="al\\"ice" password=\'s=;"x\';'
 

@@ -8,7 +8,7 @@ import pytest
 
 from lowtide.cli.offset_file import FILE_BYTES_MAX, OffsetFileError, parse_offset_file, read_offset_file
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 
 ROW = '{"topic": "t", "partition": 0, "offset": 5}'
 

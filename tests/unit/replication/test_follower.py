@@ -27,7 +27,7 @@ from lowtide.replication.follower import (
     truncation,
 )
 from lowtide.replication.partition import Partition
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import Log, LogConfig
 

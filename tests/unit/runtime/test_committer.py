@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from lowtide.runtime.committer import Barrier, Committer, SimulatedCommitter, ThreadCommitter
-from lowtide.runtime.filesystem import FileToSync, MemoryFileSystem, is_passing
-from lowtide.runtime.filesystem.memory import MemoryFile, Operation
+from lowtide.runtime.filesystem import FileToSync, is_passing
+from lowtide.runtime.filesystem.memory import MemoryFile, MemoryFileSystem, Operation
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 
 

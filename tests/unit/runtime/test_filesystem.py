@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, MemoryFileSystem, OsFileSystem
+from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 
 
 @pytest.fixture(params=["os", "memory"])

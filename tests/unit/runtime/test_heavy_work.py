@@ -16,7 +16,8 @@ from random import Random
 
 import pytest
 
-from lowtide.runtime.filesystem import FileSystem, MemoryFileSystem
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import HeavyWorker, SimulatedHeavyWorker, Step, WorkFailedError
 from lowtide.runtime.processes import ProcessHeavyWorker
 from lowtide.runtime.simulated_loop import SimulatedLoop

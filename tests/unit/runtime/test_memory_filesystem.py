@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 
 SEEDS = range(200)
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 
 NAMES = st.sampled_from(["a", "b", "c"])
 SIZES = st.one_of(st.integers(0, 20), st.integers(500, 530), st.integers(0, 2500))

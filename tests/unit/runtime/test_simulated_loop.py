@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.runtime.simulated_loop import SimulatedDeadlockError, SimulatedLoop, run_simulation
 
 

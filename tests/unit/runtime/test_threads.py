@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from lowtide.runtime.committer import ThreadCommitter
-from lowtide.runtime.filesystem import MemoryFileSystem, is_passing
+from lowtide.runtime.filesystem import is_passing
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import Step, WorkFailedError
 from lowtide.runtime.processes import ProcessHeavyWorker
 from lowtide.runtime.threads import start_thread

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage import checkpoint
 from lowtide.storage.checkpoint import (
     CheckpointError,

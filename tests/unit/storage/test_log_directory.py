@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
-from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER, META_PROPERTIES, PARTITION_METADATA, encode_partition_metadata
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_directory import (

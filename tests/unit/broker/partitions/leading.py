@@ -26,7 +26,7 @@ from lowtide.replication.leadership import Leadership
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker

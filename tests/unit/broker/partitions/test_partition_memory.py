@@ -23,7 +23,7 @@ from lowtide.protocol.records import build_batch
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient

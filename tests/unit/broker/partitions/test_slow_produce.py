@@ -30,7 +30,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import QUICK_BYTES, QUICK_RECORDS
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.committer import SimulatedCommitter
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.client import WireClient
 

@@ -16,7 +16,7 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier, OnDone
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Step, Work, WorkListener
 from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlace, CleaningReport, LogCleaning

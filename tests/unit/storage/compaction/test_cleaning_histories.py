@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lowtide.protocol.records import ControlRecordType, iterate_records, read_batch_header
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 
 from .compacting import CONFIG, LIMIT, CompactedLog, end, produce
 

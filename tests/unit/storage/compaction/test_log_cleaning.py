@@ -16,7 +16,7 @@ from lowtide.protocol.records import (
     iterate_batches,
     read_batch_header,
 )
-from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.compaction.cleanable import GROUP_SEGMENTS_MAX
 
 from .compacting import CONFIG, DIRECTORY, NOW_MS, CompactedLog, abort, end, produce

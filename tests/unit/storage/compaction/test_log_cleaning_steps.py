@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.runtime.filesystem import MemoryFileSystem
-from lowtide.runtime.filesystem.memory import Operation
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, Operation
 from lowtide.storage.log.loader import create_log
 
 from .compacting import CONFIG, NOW_MS

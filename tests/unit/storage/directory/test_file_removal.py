@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.directory.file_removal import PIECES_AT_ONCE, SEGMENTS_AT_ONCE, FileRemoval
 from lowtide.storage.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name
 from lowtide.storage.log.segment_files import RemovedSegment

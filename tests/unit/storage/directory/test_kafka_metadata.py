@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.protocol.primitives import unsigned_varint
 from lowtide.protocol.records import Compression, build_batch
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.directory.kafka_metadata import UnreadableMetadataError, read_topic_configs
 
 FOLDER = "/disk/__cluster_metadata-0"

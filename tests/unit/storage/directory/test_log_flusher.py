@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
 from lowtide.storage.directory.log_flusher import FLUSHES_UNDER_WAY_MAX, FlushListener, LogFlusher
 from lowtide.storage.errors import StorageError

@@ -18,7 +18,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
     HIGH_WATERMARK_CHECKPOINT,

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.runtime.filesystem import SimulatedCrashError
+from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.checkpoint import RECOVERY_POINT_CHECKPOINT, decode_offsets
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.validator import ValidatedBatch

@@ -12,7 +12,7 @@ import pytest
 from lowtide.protocol.records import build_batch, iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import log_recovery as recovery
 from lowtide.storage.log.loader import LoadReport, create_log, load_log

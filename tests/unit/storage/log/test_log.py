@@ -13,7 +13,7 @@ from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import build_batch, iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache

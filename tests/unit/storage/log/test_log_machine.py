@@ -17,7 +17,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import Record, build_batch, iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FileSlice, LogConfig, RemovedSegment, SegmentCache
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce

@@ -10,7 +10,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import FailureKind, StorageError
 from lowtide.storage.log.file_slice import FileSlice
 from lowtide.storage.log.loader import create_log, load_log

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log_values import LogConfig

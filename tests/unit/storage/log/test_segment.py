@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol.records import build_batch, read_batch_header
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.index import OffsetIndex, TimeIndex
 from lowtide.storage.log.segment import Segment

@@ -17,7 +17,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import build_batch, iterate_batches, iterate_records, read_control_record
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import MemoryFileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
 from lowtide.storage.log.markers import make_marker

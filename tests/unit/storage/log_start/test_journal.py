@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import FileSystem, MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, decode_offsets, encode_offsets
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal

@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import MemoryFileSystem, SimulatedCrashError
+from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.checkpoint import (
     LOG_BEGIN_CHECKPOINT,
     LOG_START_CHECKPOINT,
