@@ -14,7 +14,7 @@ from .local_spark import local_spark
 
 SPARK_IS_HERE = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
-NEED_SPARK = ("batch_read", "kills", "stream_read", "trim", "trim_listener", "write")
+NEED_SPARK = ("batch_read", "kills", "spark_example", "stream_read", "trim", "trim_listener", "write")
 
 collect_ignore = [] if SPARK_IS_HERE or os.environ.get("CI") else [f"test_{what}.py" for what in NEED_SPARK]
 """Without Spark only those remain that need none. CI has it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("admin", "bench", "broker", "cli", "demo", "docs", "metadata", "pipeline", "protocol", "replication")
+FOLDERS = ("admin", "bench", "broker", "cli", "demo", "docs", "examples", "metadata", "pipeline", "protocol", "replication")
 FOLDERS += ("runtime", "simulation", "storage", "testing", "tests", ".ci")
 TEXTS = {".py", ".c", ".h", ".md", ".toml", ".txt", ".cfg", ".sh", ".json", ".java", ""}
 

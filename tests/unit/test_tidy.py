@@ -19,7 +19,7 @@ UNSHIPPED = ("simulation",)
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 C_SOURCES = sorted(path for folder in FOLDERS for kind in ("*.c", "*.h") for path in (ROOT / folder).rglob(kind))
-OTHERS = sorted(path for folder in ("tests", "bench", "demo") for path in (ROOT / folder).rglob("*.py"))
+OTHERS = sorted(path for folder in ("tests", "bench", "demo", "examples") for path in (ROOT / folder).rglob("*.py"))
 """Code that is read, and isn't part of the package."""
 
 FILE_LINES = 500

@@ -1,0 +1,102 @@
+"""The programs in `examples/` and in the pages do what they say. The one for Spark is in `tests/pipeline/test_spark_example.py`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Producer
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+LIMIT_S = 120
+
+AT_A_BROKER = {
+    "produce_consume": "9 hello 9",
+    "produce_consume_kafka_python": "9 hello 9",
+    "delete_records": "partition 0 now starts at 7",
+    "admin_client": "topic deleted",
+    "transactions": "read_committed ['paid', 'shipped']",
+    "exactly_once": "20 results, each exactly once",
+}
+"""Examples that take a broker's address, and a line that each prints."""
+
+AT_A_CLUSTER = {"leader_only_delete": "partition 1: the leader starts at 6"}
+
+BY_THEMSELVES = {
+    "retention_of_consumed": "both groups have consumed everything: the old segments are gone",
+    "retention_by_minimum_timestamp": "whole segments of October are gone; every record of November is there",
+    "three_brokers": "partition 2: leader 3, in sync [1, 2, 3]",
+    "delete_records": "partition 0 now starts at 7",
+}
+"""Examples that start brokers of their own; of those that can do both, one."""
+
+ELSEWHERE = {"some_broker", "spark_trim", "test_with_lowtide"}
+
+
+def lines_of(command: list[str], *, cwd: Path) -> list[str]:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_every_example_is_run():
+    """One that is added needs a row above, and one in the page."""
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == {*AT_A_BROKER, *AT_A_CLUSTER, *BY_THEMSELVES, *ELSEWHERE}
+    page = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"^\| `examples/(\w+)\.py`", page, re.MULTILINE), "some_broker"} == names
+
+
+@pytest.mark.parametrize("name", AT_A_BROKER)
+def test_an_example_at_a_broker(name: str, lowtide: SimpleNamespace, tmp_path: Path):
+    assert AT_A_BROKER[name] in lines_of([sys.executable, str(EXAMPLES / f"{name}.py"), lowtide.bootstrap], cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", AT_A_CLUSTER)
+def test_an_example_at_a_cluster(name: str, lowtide_cluster: SimpleNamespace, tmp_path: Path):
+    assert AT_A_CLUSTER[name] in lines_of([sys.executable, str(EXAMPLES / f"{name}.py"), lowtide_cluster.bootstrap], cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", BY_THEMSELVES)
+def test_an_example_by_itself(name: str, tmp_path: Path):
+    assert BY_THEMSELVES[name] in lines_of([sys.executable, str(EXAMPLES / f"{name}.py")], cwd=tmp_path)
+
+
+def test_the_example_for_pytest(tmp_path: Path):
+    """In a pytest of its own, as its reader runs it."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(EXAMPLES / "test_with_lowtide.py"),
+    ]
+    assert any(line.startswith("2 passed") for line in lines_of(command, cwd=tmp_path))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md"])
+def test_the_quick_start_prints_what_the_page_says(page: str, lowtide: SimpleNamespace, tmp_path: Path):
+    """The first program of the page, at another address and with topics of its own; kcat's part is done by a producer."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    printed = re.search(r"\nIt prints\n\n((?:    .+\n)+)", text)
+    assert printed is not None
+    mark = f"-{page.replace('/', '-')}"
+    for topic in ("numbers", "greetings"):
+        program = program.replace(f'"{topic}"', f'"{topic}{mark}"')
+    producer = Producer({"bootstrap.servers": lowtide.bootstrap})
+    for number in range(10):
+        producer.produce(f"numbers{mark}", value=str(number))
+    assert producer.flush(30) == 0
+    (tmp_path / "quick.py").write_text(program.replace("127.0.0.1:9092", lowtide.bootstrap), encoding="utf-8")
+    lines = lines_of([sys.executable, "quick.py"], cwd=tmp_path)
+    assert [line.replace(mark, "") for line in lines] == [line.strip() for line in printed[1].splitlines()]

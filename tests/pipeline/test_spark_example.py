@@ -1,0 +1,19 @@
+"""`examples/spark_trim.py` runs as it stands, and leaves nothing in its topic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 300
+
+
+def test_the_example_for_spark(lowtide: SimpleNamespace, tmp_path: Path):
+    """In a Spark of its own, as its reader runs it."""
+    command = [sys.executable, str(ROOT / "examples/spark_trim.py"), lowtide.bootstrap]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["customer 0 1683", "customer 1 1617", "customer 2 1650", "0 of 100 orders are left in the topic"]
