@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -85,10 +86,56 @@ def test_files_that_pages_name_exist():
     """`storage/log/log.py` in a page is a file."""
     for page in PAGES:
         for name in re.findall(
-            r"`((?:admin|broker|cli|docs|metadata|pipeline|protocol|replication|runtime|storage|testing|demo)/[\w/]+\.\w+)`",
+            r"`((?:admin|broker|cli|docs|examples|metadata|pipeline|protocol|replication|runtime|simulation|storage|testing|tests|demo)/[\w/]+\.\w+)`",
             page.read_text(),
         ):
             assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def names_in(path: Path) -> set[str]:
+    """Functions, classes and values of a module, and `Class.method`."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            found |= {target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(target, ast.Name)}
+    return found
+
+
+def named_code() -> list[tuple[str, str, str]]:
+    """What pages name as `folder/module.py:Class.method`: page, path, name."""
+    pattern = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")
+    return [(str(page.relative_to(ROOT)), path, name) for page in PAGES for path, name in pattern.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("page", "path", "name"), named_code())
+def test_functions_that_pages_name_exist(page: str, path: str, name: str):
+    """A page that explains a failure names the function; one that was renamed takes the page along."""
+    assert (ROOT / path).exists(), path
+    assert name in names_in(ROOT / path), f"{path} has no {name}"
+
+
+def test_the_questions_about_failures_have_pages_of_that_title():
+    """A reader who asks finds the page by its title, and the page names code and tests."""
+    expected = {
+        "Where is a delete acknowledged?",
+        "A follower returns with an old log start",
+        "A leader dies with deletes parked",
+        "A disk fills",
+        "etcd is restored from a backup",
+        "A topic is created again under its name",
+    }
+    pages = {page: page.read_text(encoding="utf-8") for page in (ROOT / "docs/when").glob("*.md") if page.stem != "index"}
+    assert {text.splitlines()[0].removeprefix("# ") for text in pages.values()} == expected
+    named = named_code()
+    for page, text in pages.items():
+        assert len([1 for name, _, _ in named if name == str(page.relative_to(ROOT))]) >= 5, page.name
+        tests = re.findall(r"`(tests/[\w/]+\.py)`", text)
+        assert tests, page.name
+        assert all((ROOT / test).exists() for test in tests), page.name
 
 
 def examples(page: Path) -> list[str]:

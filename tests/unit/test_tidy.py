@@ -165,7 +165,7 @@ def test_every_package_that_is_imported_is_a_dependency():
 
 
 def test_every_dependency_is_imported_but_the_one_that_waits_for_its_use():
-    """docs/ARCHITECTURE.md says what aiofiles is for, and where it may never be used."""
+    """docs/rooms/runtime.md says what aiofiles is for, and where it may never be used."""
     assert required_packages() - imported_packages(SOURCES) == {"aiofiles"}
 
 
