@@ -101,7 +101,9 @@ def names_in(path: Path) -> set[str]:
         if isinstance(node, ast.ClassDef):
             found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
         if isinstance(node, ast.Assign | ast.AnnAssign):
-            found |= {target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(target, ast.Name)}
+            found |= {
+                target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(target, ast.Name)
+            }
     return found
 
 
@@ -116,6 +118,29 @@ def test_functions_that_pages_name_exist(page: str, path: str, name: str):
     """A page that explains a failure names the function; one that was renamed takes the page along."""
     assert (ROOT / path).exists(), path
     assert name in names_in(ROOT / path), f"{path} has no {name}"
+
+
+def test_modules_in_the_tables_of_rooms_exist():
+    """A table names modules without their folder."""
+    folders = ("admin", "broker", "metadata", "pipeline", "protocol", "replication", "runtime", "simulation", "storage", "testing")
+    modules = {path.stem for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    named = [
+        (page.name, name)
+        for page in (ROOT / "docs/rooms").glob("*.md")
+        for row in re.findall(r"^\|.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        for name in re.findall(r"`([a-z_]+)`", row)
+    ]
+    assert len(named) > 200
+    assert [(page, name) for page, name in named if name not in modules] == []
+
+
+def test_every_room_has_a_page():
+    """A folder of the package, and each folder within `broker` and `storage`."""
+    rooms = {path.parent for layer in ("broker", "storage") for path in (ROOT / layer).glob("*/__init__.py")}
+    layers = {path.resolve() for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()}
+    rooms |= {path for path in layers if path.name not in ("broker", "cli", "storage")}
+    index = (ROOT / "docs/rooms/index.md").read_text(encoding="utf-8")
+    assert [str(room.relative_to(ROOT)) for room in rooms if f"`{room.relative_to(ROOT)}/`" not in index] == []
 
 
 def test_the_questions_about_failures_have_pages_of_that_title():
