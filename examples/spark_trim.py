@@ -43,15 +43,18 @@ def sums(spark: SparkSession, address: str, topic: str, folder: str) -> None:
     query.awaitTermination()
 
 
+def fill(address: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": address})
+    for number in range(ORDERS):
+        producer.produce(topic, value=json.dumps({"customer": f"customer {number % 3}", "amount": number}))
+    assert producer.flush(30) == 0
+
+
 def main() -> None:
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with some_broker() as address, tempfile.TemporaryDirectory() as folder:
-        producer = Producer({"bootstrap.servers": address})
-        for number in range(ORDERS):
-            producer.produce(topic, value=json.dumps({"customer": f"customer {number % 3}", "amount": number}))
-        assert producer.flush(30) == 0
-
+        fill(address, topic)
         spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
         sums(spark, address, topic, folder)
         for row in (

@@ -20,6 +20,7 @@ def use(addresses: str) -> None:
     for number in range(10):
         producer.produce("copied", value=f"hello {number}")
     assert producer.flush(30) == 0
+    print("10 records are acknowledged by all replicas in sync")
     for number, partition in sorted(admin.list_topics("copied", 10).topics["copied"].partitions.items()):
         print(f"partition {number}: leader {partition.leader}, in sync {sorted(partition.isrs)}")
 

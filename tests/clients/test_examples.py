@@ -30,7 +30,7 @@ AT_A_CLUSTER = {"leader_only_delete": "partition 1: the leader starts at 6"}
 BY_THEMSELVES = {
     "retention_of_consumed": "both groups have consumed everything: the old segments are gone",
     "retention_by_minimum_timestamp": "whole segments of October are gone; every record of November is there",
-    "three_brokers": "partition 2: leader 3, in sync [1, 2, 3]",
+    "three_brokers": "10 records are acknowledged by all replicas in sync",
     "delete_records": "partition 0 now starts at 7",
 }
 """Examples that start brokers of their own; of those that can do both, one."""
