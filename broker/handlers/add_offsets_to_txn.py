@@ -42,7 +42,7 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
                 later.answer(reply, AddOffsetsToTxnResponse(error_code=error))
 
             # Who asks for this has no epoch for each transaction: clients that have one don't ask.
-            shard.groups.add_partitions(request.transactional_id, identity, [partition], 0, effects, done)
+            shard.state.add_partitions(request.transactional_id, identity, [partition], 0, effects, done)
 
         return transactions.decide(shard, decide)
 

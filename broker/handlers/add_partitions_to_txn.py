@@ -63,7 +63,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             return pending
         name, identity = transaction.transactional_id, (transaction.producer_id, transaction.producer_epoch)
         if transaction.verify_only:
-            pending.complete({key: shard.groups.verify(name, *identity, key) for key in keys})
+            pending.complete({key: shard.state.verify(name, *identity, key) for key in keys})
             return pending
 
         def decide(reply: Pending[Errors], effects: Effects) -> None:
@@ -73,7 +73,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
                 later.answer(reply, dict.fromkeys(keys, error))
 
             client_version = EPOCH_BUMPS_SINCE if version >= _MANY_SINCE else 0
-            shard.groups.add_partitions(name, identity, keys, client_version, effects, done)
+            shard.state.add_partitions(name, identity, keys, client_version, effects, done)
 
         return transactions.decide(shard, decide)
 

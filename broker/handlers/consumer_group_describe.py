@@ -62,7 +62,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     def describe(shard: Shard[Groups], group_id: str, operations: int, error: ErrorCode) -> DescribedConsumerGroup:
         if error != ErrorCode.NONE:
             return _failed(group_id, error)
-        group = shard.groups.groups.get(group_id)
+        group = shard.state.by_id.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         image = groups.broker.metadata.image
@@ -71,7 +71,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             group_state=group.state.value,
             group_epoch=group.group_epoch,
             assignment_epoch=group.target_epoch,
-            assignor_name=shard.groups.consumers.assignor_of(group),
+            assignor_name=shard.state.consumers.assignor_of(group),
             members=[_member(member, group.targets.get(member.member_id, NOTHING), image) for member in group.members.values()],
             authorized_operations=operations,
         )

@@ -44,7 +44,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         client = groups.client_of(context)
 
         def decide(pending: Pending[ConsumerGroupHeartbeatResponse], effects: Effects) -> None:
-            shard.groups.heartbeats.heartbeat(request, client, pending, effects)
+            shard.state.heartbeats.heartbeat(request, client, pending, effects)
 
         return groups.decide(shard, decide)
 

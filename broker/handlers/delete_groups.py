@@ -45,7 +45,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
     def delete(shard: Shard[Groups], group_id: str, pending: Pending[ErrorCode], effects: Effects) -> None:
-        error = shard.groups.delete_group(group_id, effects)
+        error = shard.state.delete_group(group_id, effects)
         effects.answer_when_committed(pending, error, lambda error: error)
 
     def handle(request: DeleteGroupsRequest, _context: RequestContext) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:

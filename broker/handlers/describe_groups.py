@@ -39,7 +39,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         shard = groups.find(group_id)
         if isinstance(shard, ErrorCode):
             return _failed(group_id, shard)
-        group = shard.groups.groups.get(group_id)
+        group = shard.state.by_id.get(group_id)
         if not isinstance(group, ClassicGroup):
             if version >= _NOT_FOUND_SINCE:
                 return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", GroupState.DEAD.value)

@@ -33,7 +33,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         shard = transactions.find(name)
         if isinstance(shard, ErrorCode):
             return TransactionState(error_code=shard, transactional_id=name)
-        found = shard.groups.transactions.get(name)
+        found = shard.state.transactions.get(name)
         if found is None:
             return TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name)
         topics: dict[str, list[int]] = {}

@@ -44,7 +44,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
                     error = ErrorCode.INVALID_PRODUCER_EPOCH
                 later.answer(reply, EndTxnResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch))
 
-            shard.groups.end(
+            shard.state.end(
                 request.transactional_id,
                 (request.producer_id, request.producer_epoch),
                 is_commit=request.committed,

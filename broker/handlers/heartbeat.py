@@ -28,7 +28,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         shard = refusal if refusal is not None else groups.find(request.group_id)
         if isinstance(shard, ErrorCode):
             return HeartbeatResponse(error_code=ErrorCode.NONE if shard == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else shard)
-        error = shard.groups.heartbeat(
+        error = shard.state.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id, clock.monotonic_ms()
         )
         return HeartbeatResponse(error_code=error)

@@ -66,7 +66,7 @@ def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> Hand
                     error = ErrorCode.INVALID_PRODUCER_EPOCH
                 later.answer(reply, InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch))
 
-            shard.groups.init_producer_id(transactional_id, request.transaction_timeout_ms, expected, effects, done)
+            shard.state.init_producer_id(transactional_id, request.transaction_timeout_ms, expected, effects, done)
 
         return transactions.decide(shard, decide)
 

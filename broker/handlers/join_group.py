@@ -43,7 +43,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         client = groups.client_of(context)
 
         def decide(pending: Pending[JoinGroupResponse], effects: Effects) -> None:
-            shard.groups.join(request, client, pending, effects)
+            shard.state.join(request, client, pending, effects)
 
         answer = groups.decide(shard, decide)
         return answer if version >= _NULL_PROTOCOL_SINCE else _without_nulls(answer)

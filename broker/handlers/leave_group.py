@@ -36,7 +36,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         def decide(pending: Pending[LeaveGroupResponse], effects: Effects) -> None:
             members = [MemberIdentity(member_id=request.member_id)] if single else request.members
-            rows = shard.groups.leave(request.group_id, members, effects)
+            rows = shard.state.leave(request.group_id, members, effects)
             error = rows[0].error_code if single else ErrorCode.NONE
             response = LeaveGroupResponse(error_code=error, members=rows)
             effects.answer_when_committed(pending, response, lambda error: LeaveGroupResponse(error_code=error))

@@ -35,7 +35,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         rows = [
             ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value, group_type=kind)
             for shard in shards
-            for group in shard.groups.list(request.states_filter)
+            for group in shard.state.list(request.states_filter)
             if (kind := CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC) in types or not types
         ]
         return ListGroupsResponse(error_code=ErrorCode.NONE, groups=rows)

@@ -55,7 +55,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         def work() -> Generator[None, None, ListTransactionsResponse]:
             now_ms = transactions.broker.clock.wall_ms()
             for shard in shards:
-                listed = shard.groups.list(states, request.producer_id_filters, request.duration_filter, now_ms)
+                listed = shard.state.list(states, request.producer_id_filters, request.duration_filter, now_ms)
                 if pattern is not None:
                     long.extend(found for found in listed if len(found.transactional_id) > LONG_NAME)
                     listed = [found for found in listed if len(found.transactional_id) <= LONG_NAME]

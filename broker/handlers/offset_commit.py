@@ -50,11 +50,11 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return OffsetCommitResponse(topics=topics.failed(shard))
 
         def decide(pending: Pending[OffsetCommitResponse], effects: Effects) -> None:
-            error = shard.groups.check_commit(request, version, effects)
+            error = shard.state.check_commit(request, version, effects)
             if error != ErrorCode.NONE:
                 effects.answer(pending, OffsetCommitResponse(topics=topics.failed(error)))
                 return
-            rows = shard.groups.committed.commit(request, topics.known, effects)
+            rows = shard.state.committed.commit(request, topics.known, effects)
             response = OffsetCommitResponse(topics=topics.merged(rows))
             effects.answer_when_committed(pending, response, lambda error: OffsetCommitResponse(topics=topics.failed(error)))
 

@@ -37,14 +37,14 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     def handle(request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
         refusal = groups.check_group_id(request.group_id)
         shard = refusal if refusal is not None else groups.find(request.group_id)
-        group = shard if isinstance(shard, ErrorCode) else shard.groups.check_offset_delete(request.group_id)
+        group = shard if isinstance(shard, ErrorCode) else shard.state.check_offset_delete(request.group_id)
         if isinstance(shard, ErrorCode) or isinstance(group, ErrorCode):
             return _failed(group if isinstance(group, ErrorCode) else ErrorCode.NOT_COORDINATOR)
         known, refused = _check_topics(groups.broker.metadata.image, request.topics)
 
         def decide(pending: Pending[OffsetDeleteResponse], effects: Effects) -> None:
             rows = {row.name: row for row in refused}
-            for row in shard.groups.committed.delete(group, known, effects):
+            for row in shard.state.committed.delete(group, known, effects):
                 there = rows.setdefault(row.name, row)
                 if there is not row:
                     there.partitions = [*there.partitions, *row.partitions]

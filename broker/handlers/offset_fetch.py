@@ -95,10 +95,10 @@ class OffsetFetchHandler:
         error: ErrorCode,
     ) -> OffsetFetchResponseGroup:
         if error == ErrorCode.NONE and version >= _MEMBERS_SINCE:
-            error = shard.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
+            error = shard.state.check_fetch(group.group_id, group.member_id, group.member_epoch)
         if error != ErrorCode.NONE:
             return _failed(group, error)
-        committed = shard.groups.committed
+        committed = shard.state.committed
 
         def row(topic: str, number: int, value: OffsetCommitValue | None) -> OffsetFetchResponsePartitions:
             if require_stable and committed.pending.has(group.group_id, topic, number):

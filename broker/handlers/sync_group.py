@@ -39,7 +39,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return sync_failed(shard)
 
         def decide(pending: Pending[SyncGroupResponse], effects: Effects) -> None:
-            shard.groups.sync(request, pending, effects)
+            shard.state.sync(request, pending, effects)
 
         return groups.decide(shard, decide)
 

@@ -130,11 +130,11 @@ class _Commit:
 
     def _keep(self, shard: Shard[Groups]) -> Pending[TxnOffsetCommitResponse]:
         def decide(pending: Pending[TxnOffsetCommitResponse], effects: Effects) -> None:
-            error = shard.groups.check_transactional_commit(self._request, effects.now_ms)
+            error = shard.state.check_transactional_commit(self._request, effects.now_ms)
             if error != ErrorCode.NONE:
                 effects.answer(pending, self._failed(error))
                 return
-            rows = shard.groups.committed.commit_in_transaction(self._request, self._topics.known, effects)
+            rows = shard.state.committed.commit_in_transaction(self._request, self._topics.known, effects)
             effects.answer_when_committed(pending, TxnOffsetCommitResponse(topics=self._topics.merged(rows)), self._failed)
 
         return self._groups.decide(shard, decide)

@@ -150,7 +150,7 @@ class ClassicMembers:
 
         def go_on(_error: ErrorCode, effects: Effects) -> None:
             groups.timers.cancel(("rejoin", group_id, member.member_id))
-            known = groups.groups.get(group_id)
+            known = groups.by_id.get(group_id)
             if isinstance(known, ConsumerGroup) and member.member_id in known.members:
                 groups.extend_session(known, member, effects.now_ms)
                 due_ms = effects.now_ms + max(member.rebalance_timeout_ms, 0)

@@ -44,7 +44,7 @@ class ConsumerGroups:
     def __init__(
         self, groups: GroupsById, settings: GroupSettings, timers: Timers[TimerKey], shared: Shared, rebalancing: Rebalancing
     ) -> None:
-        self.groups = groups
+        self.by_id = groups
         self.settings = settings
         self.timers = timers
         self.topics = shared.topics
@@ -59,7 +59,7 @@ class ConsumerGroups:
     # ------------------------------------------------------------------ records
     def note(self, change: ConsumerGroupChange) -> ConsumerGroup | None:
         """Take over what a record says: the group, None where there is none any more. Errors: ProtocolError for one of a classic group."""
-        group = self.groups.get(change.group)
+        group = self.by_id.get(change.group)
         if not isinstance(group, ConsumerGroup):
             if change.value is None:
                 return None
@@ -68,9 +68,9 @@ class ConsumerGroups:
                 raise ProtocolError(message)
             if group is not None:
                 group.release()
-            group = self.groups[change.group] = ConsumerGroup(change.group, self.memory)
+            group = self.by_id[change.group] = ConsumerGroup(change.group, self.memory)
         if change.kind is RecordType.GROUP and change.value is None:
-            del self.groups[change.group]
+            del self.by_id[change.group]
             group.is_dead = True
             group.release()
             self._cancel_timers(group, group.members)
@@ -99,7 +99,7 @@ class ConsumerGroups:
     # ------------------------------------------------------------------ finding, keeping
     def open(self, group_id: str, *, creates: bool) -> Decision | Refusal:
         """Begin a decision about a group, about a new one, or one that takes a classic one over. Errors: GROUP_ID_NOT_FOUND."""
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if isinstance(group, ConsumerGroup):
             return Decision(group)
         if not creates:
@@ -121,7 +121,7 @@ class ConsumerGroups:
             effects.then.append(partial(self._start_sessions, classic.group_id))
 
     def _start_sessions(self, group_id: str, _error: ErrorCode, effects: Effects) -> None:
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if isinstance(group, ConsumerGroup):
             for member in group.members.values():
                 if self.timers.deadline_of(("heartbeat", group_id, member.member_id)) is None:
@@ -264,7 +264,7 @@ class ConsumerGroups:
     def on_timer(self, key: TimerKey, effects: Effects) -> None:
         """A member of one of these groups is late, or a new target is due."""
         kind, group_id, member_id = key
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return
         if kind == "assignment":
@@ -277,7 +277,7 @@ class ConsumerGroups:
         effects.then.append(partial(self._retry, key))
 
     def _retry(self, key: TimerKey, error: ErrorCode, effects: Effects) -> None:
-        group = self.groups.get(key[1])
+        group = self.by_id.get(key[1])
         if error == ErrorCode.NONE or not isinstance(group, ConsumerGroup):
             return
         if key[2] in group.members if key[2] else group.group_epoch > group.target_epoch:
@@ -307,7 +307,7 @@ class ConsumerGroups:
     ) -> None:
         """Keep a target; who has left since gets nothing by it, and who has come is in the next one."""
         self._assigning.discard(group.group_id)
-        if self.groups.get(group.group_id) is not group or epoch <= group.target_epoch:
+        if self.by_id.get(group.group_id) is not group or epoch <= group.target_epoch:
             return
         for change, record in kept:
             if change.name in group.members:

@@ -65,7 +65,7 @@ class ConsumedOffsets:
     def take_in(self, groups: Groups, group_id: str) -> Iterator[None]:
         """Count a group, a step at a time: what it has committed, and what it is about to consume."""
         committed = groups.committed.offsets.get(group_id, {})
-        group = groups.groups.get(group_id)
+        group = groups.by_id.get(group_id)
         live: frozenset[str] | None = frozenset()
         if group is not None:
             live = consumed_topics(group)

@@ -46,7 +46,7 @@ class GroupCoordinator:
         self._loop = loop
         self._memory = MemberMemory()
         self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
-        self._admission.count_groups = lambda: sum(len(shard.groups.groups) for shard in self._runtime.shards.values())
+        self._admission.count_groups = lambda: sum(len(shard.state.by_id) for shard in self._runtime.shards.values())
         self._topics = TopicView(broker.metadata)
         self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
             topic=GROUP_TOPIC,
@@ -55,7 +55,7 @@ class GroupCoordinator:
             loop=loop,
             worker=broker.worker,
             log=broker.log,
-            make_groups=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission),
+            make_state=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission),
         )
 
     # ------------------------------------------------------------------ requests
@@ -100,7 +100,7 @@ class GroupCoordinator:
         def go_on(error: ErrorCode, effects: Effects) -> None:
             effects.answer(pending, known if error == ErrorCode.NONE else answer(append_error(error)))
 
-        self._runtime.when_committed(shard, shard.groups.read_barrier(group_id) + 1, [go_on])
+        self._runtime.when_committed(shard, shard.state.read_barrier(group_id) + 1, [go_on])
         return pending
 
     def when_all_committed(self, shard: Shard[Groups], then: Callable[[ErrorCode], None]) -> None:
@@ -161,9 +161,9 @@ class GroupCoordinator:
             shard = self._runtime.find(number)
             if isinstance(shard, ErrorCode):
                 continue
-            for group_id in shard.groups.committed.group_ids():
+            for group_id in shard.state.committed.group_ids():
                 effects = self._runtime.effects()
-                shard.groups.committed.delete_topics(group_id, deleted, effects)
+                shard.state.committed.delete_topics(group_id, deleted, effects)
                 self._runtime.carry_out(shard, effects)
                 yield
 

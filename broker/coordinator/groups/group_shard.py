@@ -67,7 +67,7 @@ class Groups:
         """`memory`, `topics` and `admission` are shared by all groups of a broker."""
         self.settings = settings
         self.memory = memory if memory is not None else MemberMemory()
-        self.groups: GroupsById = {}
+        self.by_id: GroupsById = {}
         self.admission = admission if admission is not None else GroupAdmission(settings)
         self.committed = CommittedOffsets(settings, self.admission)
         self.timers: Timers[TimerKey] = Timers()
@@ -77,7 +77,7 @@ class Groups:
         self._joining = Joining(settings, self._rebalancing, random)
         self.membership = Membership(self._rebalancing)
         view = topics if topics is not None else TopicView(NoCluster())
-        self.consumers = ConsumerGroups(self.groups, settings, self.timers, Shared(view, self.memory), self._rebalancing)
+        self.consumers = ConsumerGroups(self.by_id, settings, self.timers, Shared(view, self.memory), self._rebalancing)
         self.heartbeats = ConsumerHeartbeats(self.consumers, random, self.admission)
         self._classic_members = ClassicMembers(self.consumers, random)
 
@@ -85,7 +85,7 @@ class Groups:
     @property
     def count(self) -> int:
         """Groups that are known."""
-        return len(self.groups)
+        return len(self.by_id)
 
     def apply(self, change: GroupChange, offset: Offset) -> None:
         """Take over what a record of the log says that is being loaded, or a marker.
@@ -94,9 +94,9 @@ class Groups:
         """
         if isinstance(change, GroupMetadata) and change.value is not None:
             group = ClassicGroup.from_record(change.group, change.value, self.memory)
-            if change.group in self.groups:
-                self.groups[change.group].release()
-            self.groups[change.group] = group
+            if change.group in self.by_id:
+                self.by_id[change.group].release()
+            self.by_id[change.group] = group
         self.note(change, offset)
 
     def note(self, change: GroupChange, offset: Offset) -> None:
@@ -106,8 +106,8 @@ class Groups:
         """
         if isinstance(change, TransactionEnded):
             for group_id in self.committed.end_transaction(change.producer_id, is_commit=change.is_commit):
-                if group_id in self.groups:
-                    self.groups[group_id].last_record_offset = offset
+                if group_id in self.by_id:
+                    self.by_id[group_id].last_record_offset = offset
         elif isinstance(change, OffsetCommits):
             self._note_commits(change, offset)
         elif not isinstance(change, InTransaction):
@@ -124,7 +124,7 @@ class Groups:
             for place, (partition, value) in enumerate(commits.values, offset):
                 key = OffsetCommitKey(group=commits.group, topic=commits.topic, partition=partition)
                 self.committed.apply_pending(producer_id, key, value, place)
-        group = self.groups.get(commits.group)
+        group = self.by_id.get(commits.group)
         if group is None:
             group = self._new_group(commits.group, commits.values[0][1].commit_timestamp)
         group.last_record_offset = offset + len(commits.values) - 1
@@ -140,27 +140,27 @@ class Groups:
                 self.committed.apply_pending(producer_id, change.key, change.value, offset)
             else:
                 self.committed.apply(change.key, change.value)
-            if change.value is not None and group_id not in self.groups:
+            if change.value is not None and group_id not in self.by_id:
                 self._new_group(group_id, change.value.commit_timestamp)
         elif change.value is None:
-            gone = self.groups.get(group_id)
+            gone = self.by_id.get(group_id)
             if isinstance(gone, ClassicGroup):
-                del self.groups[group_id]
+                del self.by_id[group_id]
                 self._rebalancing.cancel_timers(gone)
                 gone.state = GroupState.DEAD
                 gone.release()
         elif (prepared := self.consumers.migration.take_prepared(group_id)) is not None:
-            self.groups[group_id] = prepared
-        group = self.groups.get(group_id)
+            self.by_id[group_id] = prepared
+        group = self.by_id.get(group_id)
         if group is not None:
             group.last_record_offset = offset
 
     def on_loaded(self, effects: Effects) -> None:
         """All records are applied: from now on members have to show that they live."""
         for group_id in self.committed.offsets:
-            if group_id not in self.groups:  # A group of the other kind was here, and nobody has taken its place yet.
+            if group_id not in self.by_id:  # A group of the other kind was here, and nobody has taken its place yet.
                 self._new_group(group_id, effects.wall_ms)
-        for group in list(self.groups.values()):
+        for group in list(self.by_id.values()):
             if isinstance(group, ConsumerGroup):
                 self.consumers.on_loaded(group, effects)
                 continue
@@ -172,7 +172,7 @@ class Groups:
 
     def on_unloaded(self, effects: Effects) -> None:
         """Another broker coordinates these groups now: whoever waits here is sent there."""
-        for group in self.groups.values():
+        for group in self.by_id.values():
             if isinstance(group, ConsumerGroup):
                 group.is_dead = True
                 group.release()
@@ -186,12 +186,12 @@ class Groups:
                     member.awaiting_sync = None
             group.state = GroupState.DEAD
             group.release()
-        self.groups.clear()
+        self.by_id.clear()
         self.committed.release()
 
     def read_barrier(self, group_id: str) -> Offset:
         """The last record that has a say in what is told of a group; -1 if there is none."""
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         return max(group.last_record_offset, self.last_removal_offset) if group is not None else self.last_removal_offset
 
     # ------------------------------------------------------------------ time
@@ -202,7 +202,7 @@ class Groups:
             self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.retention_check_interval_ms)
             self.expire(effects)
             return
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             return
         if isinstance(group, ConsumerGroup):
@@ -218,7 +218,7 @@ class Groups:
 
     def expire(self, effects: Effects) -> None:
         """Ask for outdated offsets to be forgotten, and for groups without members that have none left."""
-        for group in list(self.groups.values()):
+        for group in list(self.by_id.values()):
             if self.committed.expire(group, effects) and _is_unused(group):
                 self._remove_group(group, effects)
 
@@ -226,7 +226,7 @@ class Groups:
     def join(self, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
         """JoinGroup. Errors: those of `Joining.join`, of `GroupAdmission.check_new_group`, INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
         settings, member_id = self.settings, request.member_id
-        group = self.groups.get(request.group_id)
+        group = self.by_id.get(request.group_id)
         if not request.group_id:
             effects.answer(reply, join_failed(ErrorCode.INVALID_GROUP_ID, member_id))
         elif not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
@@ -247,7 +247,7 @@ class Groups:
 
     def sync(self, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
         """SyncGroup. Errors: those of `Membership.sync`, INVALID_GROUP_ID."""
-        group = self.groups.get(request.group_id)
+        group = self.by_id.get(request.group_id)
         if not request.group_id:
             effects.answer(reply, sync_failed(ErrorCode.INVALID_GROUP_ID))
         elif group is None:
@@ -259,7 +259,7 @@ class Groups:
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
         """Heartbeat. Errors: those of `Membership.heartbeat`, INVALID_GROUP_ID."""
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
         if isinstance(group, ConsumerGroup):
@@ -268,7 +268,7 @@ class Groups:
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
         """LeaveGroup, of a group whose id isn't empty."""
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             return [
                 MemberResponse(member_id=row.member_id, group_instance_id=row.group_instance_id, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
@@ -287,7 +287,7 @@ class Groups:
         The first commit of a group: those of `GroupAdmission.check_new_group_of_offsets`.
         """
         generation_id = request.generation_id_or_member_epoch
-        group = self.groups.get(request.group_id)
+        group = self.by_id.get(request.group_id)
         if group is None:
             if generation_id < 0:
                 return self.admission.check_new_group_of_offsets(effects.now_ms)
@@ -307,7 +307,7 @@ class Groups:
         if not self.committed.pending.has_room(request.producer_id, sum(len(topic.partitions) for topic in request.topics)):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         generation_id = request.generation_id_or_member_epoch
-        group = self.groups.get(request.group_id)
+        group = self.by_id.get(request.group_id)
         if group is None:
             return self.admission.check_new_group_of_offsets(now_ms) if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
@@ -319,12 +319,12 @@ class Groups:
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Whether a member may be told offsets. Errors: those of `ConsumerGroup.check_fetch`; none of other groups."""
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         return group.check_fetch(member_id, member_epoch) if isinstance(group, ConsumerGroup) else ErrorCode.NONE
 
     def check_offset_delete(self, group_id: str) -> AnyGroup | ErrorCode:
         """The group whose offsets may be deleted. Errors: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP where nobody knows what members consume."""
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if isinstance(group, ClassicGroup) and group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
@@ -333,7 +333,7 @@ class Groups:
 
     def delete_group(self, group_id: str, effects: Effects) -> ErrorCode:
         """Ask for a group to be forgotten, with its offsets. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if not (group.is_empty if isinstance(group, ConsumerGroup) else group.state is GroupState.EMPTY):
@@ -356,10 +356,10 @@ class Groups:
     def list(self, states: Iterable[str]) -> list[AnyGroup]:
         """The groups in one of these states (any letters' case); without any, all."""
         wanted = {state.strip().lower() for state in states}
-        return [group for group in self.groups.values() if not wanted or group.state.value.lower() in wanted]
+        return [group for group in self.by_id.values() if not wanted or group.state.value.lower() in wanted]
 
     def _new_group(self, group_id: str, wall_ms: int) -> ClassicGroup:
-        group = self.groups[group_id] = ClassicGroup(group_id, wall_ms=wall_ms, memory=self.memory)
+        group = self.by_id[group_id] = ClassicGroup(group_id, wall_ms=wall_ms, memory=self.memory)
         return group
 
     def _drop_if_unused(self, group: ClassicGroup) -> None:
@@ -369,9 +369,9 @@ class Groups:
             and group.last_record_offset == UNKNOWN_OFFSET
             and group.generation_id == 0
             and not group.pending_join
-            and self.groups.get(group.group_id) is group
+            and self.by_id.get(group.group_id) is group
         ):
-            del self.groups[group.group_id]
+            del self.by_id[group.group_id]
 
 
 def _is_unused(group: AnyGroup) -> bool:

@@ -58,8 +58,8 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
 
 def _take_in(shards: Sequence[Shard[Groups]], consumed: ConsumedOffsets) -> Iterator[None]:
     for shard in shards:
-        groups = shard.groups
-        for group_id in list(dict.fromkeys((*groups.committed.group_ids(), *groups.groups))):
+        groups = shard.state
+        for group_id in list(dict.fromkeys((*groups.committed.group_ids(), *groups.by_id))):
             yield from consumed.take_in(groups, group_id)
             yield
 

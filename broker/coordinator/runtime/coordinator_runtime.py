@@ -59,10 +59,10 @@ class CoordinatorRuntime(Generic[S]):
         loop: asyncio.AbstractEventLoop,
         worker: Worker,
         log: Any,
-        make_groups: Callable[[], S],
+        make_state: Callable[[], S],
         decode: Callable[[bytes | None, bytes | None], Any] = decode_record,
     ) -> None:
-        """`make_groups` makes the state of a partition, and `decode` what that understands out of a record, None for an unknown one."""
+        """`make_state` makes the state of a partition, and `decode` what that understands out of a record, None for an unknown one."""
         self.topic = topic
         self.shards: dict[int, Shard[S]] = {}
         self._replicas = replicas
@@ -70,7 +70,7 @@ class CoordinatorRuntime(Generic[S]):
         self._loop = loop
         self._worker = worker
         self._log = log
-        self._make_groups = make_groups
+        self._make_state = make_state
         self._decode = decode
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -87,7 +87,7 @@ class CoordinatorRuntime(Generic[S]):
             self._unload(shard)
         if isinstance(partition, ErrorCode) or not partition.is_leader or self._closed:
             return ErrorCode.NOT_COORDINATOR
-        shard = self.shards[number] = Shard(number, partition, self._make_groups())
+        shard = self.shards[number] = Shard(number, partition, self._make_state())
         self._load(shard, partition.log.log_start_offset, partition.log.log_end_offset)
         return shard if shard.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -140,7 +140,7 @@ class CoordinatorRuntime(Generic[S]):
             run_in_slices(self._loop, self._clock, job.steps, partial(self._go_on_after_job, shard, job.go_on))
         for work in effects.work:
             self._worker.submit(work.call, partial(self._go_on_after_work, shard, work.go_on))
-        if shard.groups.timers.has_sooner:
+        if shard.state.timers.has_sooner:
             self._set_timer(shard)
 
     def _go_on_after_work(self, shard: Shard[S], go_on: Callable[[Any, Effects], None], result: Any) -> None:
@@ -163,7 +163,7 @@ class CoordinatorRuntime(Generic[S]):
             self._wait(shard, end_offset, then)
 
     def _wait(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
-        shard.wait(end_offset, self._clock.monotonic_ms() + shard.groups.settings.commit_timeout_ms, then)
+        shard.wait(end_offset, self._clock.monotonic_ms() + shard.state.settings.commit_timeout_ms, then)
         self._ask(shard)
 
     def note_marker(self, partition: Partition, marker: Marker, offset: Offset) -> None:
@@ -171,7 +171,7 @@ class CoordinatorRuntime(Generic[S]):
         shard = self.shards.get(partition.topic_partition.partition)
         if shard is not None and shard.partition is partition and shard.loaded and not shard.unloaded:
             is_commit = marker.control.type is ControlRecordType.COMMIT
-            shard.groups.note(TransactionEnded(marker.producer_id, is_commit), offset)
+            shard.state.note(TransactionEnded(marker.producer_id, is_commit), offset)
 
     def may_mark(self, partition: Partition) -> bool:
         """Whether a marker may be appended to a partition now: while its log is read it could be missed."""
@@ -196,7 +196,7 @@ class CoordinatorRuntime(Generic[S]):
                     self._unload(shard)
                 return appended
         for change in effects.changes:
-            shard.groups.note(change if producer is None else InTransaction(producer[0], change), offset)
+            shard.state.note(change if producer is None else InTransaction(producer[0], change), offset)
             offset += len(change.values) if type(change) is OffsetCommits else 1
         return ErrorCode.NONE
 
@@ -235,7 +235,7 @@ class CoordinatorRuntime(Generic[S]):
     # ------------------------------------------------------------------ time
     def _set_timer(self, shard: Shard[S]) -> None:
         """Have one timer for all coordinators, for the earliest deadline or before it."""
-        timers = shard.groups.timers
+        timers = shard.state.timers
         if self._closed or not shard.loaded:
             return
         timers.has_sooner = False
@@ -259,10 +259,10 @@ class CoordinatorRuntime(Generic[S]):
                     self._unload(shard)
                     break
                 effects = self.effects()
-                key = shard.groups.timers.take_due(effects.now_ms)
+                key = shard.state.timers.take_due(effects.now_ms)
                 if key is None:
                     break
-                shard.groups.on_timer(key, effects)
+                shard.state.on_timer(key, effects)
                 self.carry_out(shard, effects)
                 yield
 
@@ -282,7 +282,7 @@ class CoordinatorRuntime(Generic[S]):
             self._on_loaded(shard)
             return
         try:
-            read = shard.partition.log.read(offset, min(LOAD_BYTES_MAX, shard.groups.settings.load_buffer_bytes), end_offset=end_offset)
+            read = shard.partition.log.read(offset, min(LOAD_BYTES_MAX, shard.state.settings.load_buffer_bytes), end_offset=end_offset)
         except StorageError as error:
             self._replicas.on_read_failed(shard.partition, error)
             self._unload(shard)
@@ -340,13 +340,13 @@ class CoordinatorRuntime(Generic[S]):
         marker = read_control_record(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES)
         if marker is not None:
             is_commit = marker.type is ControlRecordType.COMMIT
-            shard.groups.apply(TransactionEnded(header.producer_id, is_commit), header.base_offset)
+            shard.state.apply(TransactionEnded(header.producer_id, is_commit), header.base_offset)
 
     def _apply_record(self, shard: Shard[S], record: Record, producer_id: ProducerId | None) -> None:
         try:
             change = self._decode(record.key, record.value)
             if change is not None:
-                shard.groups.apply(change if producer_id is None else InTransaction(producer_id, change), record.offset)
+                shard.state.apply(change if producer_id is None else InTransaction(producer_id, change), record.offset)
                 return
             reason = "its type is not known"
         except ProtocolError as error:
@@ -360,7 +360,7 @@ class CoordinatorRuntime(Generic[S]):
     def _on_loaded(self, shard: Shard[S]) -> None:
         shard.loaded = True
         effects = self.effects()
-        shard.groups.on_loaded(effects)
+        shard.state.on_loaded(effects)
         if shard.records_left_aside > _TOLD_ONE_BY_ONE:
             self._log.warning(
                 "records of a coordinator were left aside",
@@ -371,7 +371,7 @@ class CoordinatorRuntime(Generic[S]):
             self._log.info(
                 "coordinator loaded",
                 partition=str(shard.partition.topic_partition),
-                entries=shard.groups.count,
+                entries=shard.state.count,
                 records=shard.records_loaded,
             )
         self.carry_out(shard, effects)
@@ -383,7 +383,7 @@ class CoordinatorRuntime(Generic[S]):
         if self.shards.get(shard.number) is shard:
             del self.shards[shard.number]
         effects = self.effects()
-        shard.groups.on_unloaded(effects)
+        shard.state.on_unloaded(effects)
         self.carry_out(shard, effects)
         while shard.waiting:
             self._go_on(shard, shard.waiting.popleft().then, ErrorCode.NOT_LEADER_OR_FOLLOWER)

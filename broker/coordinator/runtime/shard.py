@@ -80,7 +80,6 @@ class Shard(Generic[S]):
     """See the module. It belongs to one leadership: a new leader epoch has a new one."""
 
     __slots__ = (
-        "groups",
         "is_asking",
         "leader_epoch",
         "loaded",
@@ -88,16 +87,17 @@ class Shard(Generic[S]):
         "partition",
         "records_left_aside",
         "records_loaded",
+        "state",
         "unloaded",
         "waiting",
     )
 
-    def __init__(self, number: int, partition: Partition, groups: S) -> None:
+    def __init__(self, number: int, partition: Partition, state: S) -> None:
         self.number = number
         self.partition = partition
         self.leader_epoch: LeaderEpoch = partition.leader_epoch
-        self.groups = groups
-        """The state. (Of transactions, too.)"""
+        self.state = state
+        """What is coordinated: the groups of this partition, or its transactions."""
         self.loaded = False
         self.unloaded = False
         self.records_loaded = 0

@@ -66,7 +66,7 @@ class TransactionCoordinator:
             loop=loop,
             worker=broker.worker,
             log=broker.log,
-            make_groups=lambda: Transactions(self.settings, self),
+            make_state=lambda: Transactions(self.settings, self),
             decode=decode_transaction,
         )
 
@@ -97,7 +97,7 @@ class TransactionCoordinator:
     def _on_told(self, shard: Shard[Transactions], transaction: Transaction) -> None:
         if self._is_ours(shard):
             effects = self._runtime.effects()
-            shard.groups.complete(transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, effects)
+            shard.state.complete(transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, effects)
             self._runtime.carry_out(shard, effects)
 
     # ------------------------------------------------------------------ requests
@@ -113,9 +113,9 @@ class TransactionCoordinator:
 
     def may_begin(self, shard: Shard[Transactions], transactional_id: str) -> bool:
         """Whether an id is known, or may be added to those that are: `lowtide.transactional.ids.max`."""
-        if transactional_id in shard.groups.transactions:
+        if transactional_id in shard.state.transactions:
             return True
-        return sum(each.groups.count for each in self._runtime.shards.values()) < self.settings.ids_max
+        return sum(each.state.count for each in self._runtime.shards.values()) < self.settings.ids_max
 
     def decide(self, shard: Shard[Transactions], decision: Callable[[Pending[R], Effects], None]) -> Pending[R]:
         """Make a decision and carry it out. The answer is there at once, if nothing has to be waited for."""

@@ -104,7 +104,7 @@ class TransactionVerifier:
         shard = self._transactions.find(asked.transactional_id)
         if isinstance(shard, ErrorCode):
             return shard
-        return shard.groups.verify(asked.transactional_id, asked.producer_id, asked.producer_epoch, question.partition)
+        return shard.state.verify(asked.transactional_id, asked.producer_id, asked.producer_epoch, question.partition)
 
     def ask(self, question: Question, renew: Callable[[], None], answered: Answered) -> None:
         """Have the answer, later. `renew` is called before every further attempt.
@@ -167,14 +167,14 @@ class TransactionVerifier:
             return
         name, identity = transaction.transactional_id, (transaction.producer_id, transaction.producer_epoch)
         if not transaction.adds:
-            on_answers({key: shard.groups.verify(name, *identity, key) for key in partitions})
+            on_answers({key: shard.state.verify(name, *identity, key) for key in partitions})
             return
 
         def decide(reply: Pending[ErrorCode], effects: Effects) -> None:
             def done(error: ErrorCode, later: Effects) -> None:
                 later.answer(reply, error)
 
-            shard.groups.add_partitions(name, identity, partitions, EPOCH_BUMPS_SINCE, effects, done)
+            shard.state.add_partitions(name, identity, partitions, EPOCH_BUMPS_SINCE, effects, done)
 
         def on_answer(error: ErrorCode | None) -> None:
             on_answers(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE if error is None else error))

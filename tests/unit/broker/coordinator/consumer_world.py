@@ -79,7 +79,7 @@ class ConsumerWorld(World):
 
     @property
     def group(self) -> ConsumerGroup:
-        group = self.groups.groups[GROUP]
+        group = self.groups.by_id[GROUP]
         assert isinstance(group, ConsumerGroup)
         return group
 
@@ -132,11 +132,11 @@ class ConsumerWorld(World):
     def check_reload(self) -> None:
         """A coordinator that loads the log knows the same."""
         other = self.reload()
-        assert set(other.groups.groups) >= set(self.groups.groups)
-        for group_id, group in self.groups.groups.items():
+        assert set(other.groups.by_id) >= set(self.groups.by_id)
+        for group_id, group in self.groups.by_id.items():
             if not isinstance(group, ConsumerGroup):
                 continue
-            loaded = other.groups.groups[group_id]
+            loaded = other.groups.by_id[group_id]
             assert isinstance(loaded, ConsumerGroup)
             for name in ConsumerGroup.__slots__:
                 if name not in ("checked_image", "members", "memory"):

@@ -34,7 +34,7 @@ def known(*names: str) -> Any:
             state=TransactionState.ONGOING if is_open else TransactionState.EMPTY,
             started_ms=1_000 if is_open else -1,
         )
-    return SimpleNamespace(groups=state, unloaded=False)
+    return SimpleNamespace(state=state, unloaded=False)
 
 
 def ask(shards: list[Any], **filters: Any) -> Any:

@@ -21,7 +21,7 @@ def world() -> World:
 
 
 def state(world: World) -> GroupState:
-    return world.groups.groups[GROUP].state
+    return world.groups.by_id[GROUP].state
 
 
 def test_the_first_member_gets_an_id_then_leads_and_shares_the_work(world: World):
@@ -77,7 +77,7 @@ def test_a_silent_member_is_out_after_its_session(world: World):
 def test_an_id_that_is_never_used_is_forgotten_and_its_group_too(world: World):
     world.join()
     world.pass_time(SESSION_MS)
-    assert world.groups.groups == {}
+    assert world.groups.by_id == {}
 
 
 def test_a_member_that_never_asks_for_its_assignment_is_out(world: World):
@@ -125,7 +125,7 @@ def test_members_that_leave_start_a_rebalance(world: World):
     assert world.heartbeat(first, generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
     assert world.join(first).response.generation_id == generation_id + 1
     assert world.leave(MemberIdentity(member_id=first)) == [0]
-    assert (state(world), world.groups.groups[GROUP].generation_id) == (GroupState.EMPTY, generation_id + 2)
+    assert (state(world), world.groups.by_id[GROUP].generation_id) == (GroupState.EMPTY, generation_id + 2)
 
 
 def test_who_leaves_while_it_waits_is_answered(world: World):
@@ -158,14 +158,14 @@ def test_the_protocol_is_one_that_all_speak_and_most_like_best(world: World):
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_sessions_have_limits(world: World, session_ms: int):
     assert world.join(session_ms=session_ms).error == ErrorCode.INVALID_SESSION_TIMEOUT
-    assert world.groups.groups == {}
+    assert world.groups.by_id == {}
 
 
 def test_what_is_refused_leaves_no_group_behind(world: World):
     assert world.join(group="").error == ErrorCode.INVALID_GROUP_ID
     assert world.join("stranger").error == ErrorCode.UNKNOWN_MEMBER_ID
     assert world.join(protocols=()).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert world.groups.groups == {}
+    assert world.groups.by_id == {}
 
 
 def test_a_group_has_a_largest_size():

@@ -96,7 +96,7 @@ def test_a_group_with_times_of_its_own_says_so_at_the_next_heartbeat():
     assert world.beat("a", 2).response.heartbeat_interval_ms == 9_000
     assert world.enter("b", group="other").heartbeat_interval_ms == 5_000
     world.pass_time(SESSION_MS)
-    assert (set(world.groups.groups["other"].members), set(world.group.members)) == (set(), {"a"})
+    assert (set(world.groups.by_id["other"].members), set(world.group.members)) == (set(), {"a"})
     world.pass_time(60_000 - SESSION_MS)
     assert not world.group.members
 
@@ -301,7 +301,7 @@ def test_a_refusal_leaves_no_trace():
     world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     answer = world.beat("a", 0, owned={}, rebalance_timeout_ms=1, subscribed_topic_names=["t"])
     assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert GROUP not in world.groups.groups
+    assert GROUP not in world.groups.by_id
 
 
 def test_a_pattern_is_matched_after_the_join():
@@ -382,8 +382,8 @@ def test_an_empty_group_is_deleted_and_nothing_is_left():
     effects = world.effects()
     assert world.groups.delete_group(GROUP, effects) == ErrorCode.NONE
     world.carry_out(effects)
-    assert GROUP not in world.groups.groups
-    assert not world.reload().groups.groups
+    assert GROUP not in world.groups.by_id
+    assert not world.reload().groups.by_id
 
 
 def test_a_large_target_is_made_by_a_worker_and_who_comes_meanwhile_is_in_the_next():
@@ -451,7 +451,7 @@ def test_a_target_of_a_group_that_is_gone_is_let_go():
     world.groups.delete_group(GROUP, effects)
     world.carry_out(effects)
     world.do_work()
-    assert GROUP not in world.groups.groups
+    assert GROUP not in world.groups.by_id
 
 
 def test_a_member_that_has_not_heard_of_its_epoch_commits_for_what_it_has_since_before():

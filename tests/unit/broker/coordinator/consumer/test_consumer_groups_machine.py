@@ -201,7 +201,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     def group_is_here(self) -> bool:
         """Without members of the new protocol the group may be classic, which is another test's business."""
-        group = self.world.groups.groups.get(GROUP)
+        group = self.world.groups.by_id.get(GROUP)
         return isinstance(group, ConsumerGroup) and group.classic_count < len(group.members)
 
     @rule()
@@ -232,7 +232,7 @@ class ConsumerGroups(RuleBasedStateMachine):
     def a_partition_has_one_owner(self) -> None:
         if not hasattr(self, "world"):
             return
-        group = self.world.groups.groups.get(GROUP)
+        group = self.world.groups.by_id.get(GROUP)
         if not isinstance(group, ConsumerGroup):
             return
         owners: dict[tuple[TopicId, int], str] = {}
@@ -244,7 +244,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @invariant()
     def epochs_only_rise(self) -> None:
-        group = self.world.groups.groups.get(GROUP) if hasattr(self, "world") else None
+        group = self.world.groups.by_id.get(GROUP) if hasattr(self, "world") else None
         if not isinstance(group, ConsumerGroup):
             self.epochs = (0, 0)
             return
@@ -255,7 +255,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @invariant()
     def what_is_counted_is_there(self) -> None:
-        group = self.world.groups.groups.get(GROUP) if hasattr(self, "world") else None
+        group = self.world.groups.by_id.get(GROUP) if hasattr(self, "world") else None
         if not isinstance(group, ConsumerGroup):
             return
         members = group.members.values()

@@ -24,7 +24,7 @@ def described(world: ConsumerWorld) -> dict[str, Any]:
     service: Any = SimpleNamespace(
         settings=world.settings,
         check_group_id=lambda _group_id: None,
-        find=lambda _group_id: SimpleNamespace(groups=world.groups),
+        find=lambda _group_id: SimpleNamespace(state=world.groups),
         when_readable=readable,
         broker=SimpleNamespace(metadata=world.cluster),
     )

@@ -78,7 +78,7 @@ def test_a_classic_group_becomes_the_other_kind_and_nobody_loses_what_it_has():
     world = ConsumerWorld()
     members, generation_id = classic_group(world)
     response = world.enter("new")
-    assert isinstance(world.groups.groups[GROUP], ConsumerGroup)
+    assert isinstance(world.groups.by_id[GROUP], ConsumerGroup)
     assert (response.member_epoch, world.assigned(response)) == (generation_id + 1, {})
     assert {world.group.members[each].member_epoch for each in members} == {generation_id}
     assert world.heartbeat(members[0], generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -114,7 +114,7 @@ def test_the_last_member_of_the_new_protocol_leaves_and_the_group_is_classic_aga
     world = ConsumerWorld()
     classic, generations = upgraded(world)
     assert world.beat("new", -1).error == ErrorCode.NONE
-    group = world.groups.groups[GROUP]
+    group = world.groups.by_id[GROUP]
     assert isinstance(group, ClassicGroup)
     assert group.state is GroupState.PREPARING_REBALANCE
     assert list(group.members) == list(classic)
@@ -123,7 +123,7 @@ def test_the_last_member_of_the_new_protocol_leaves_and_the_group_is_classic_aga
     answers = [world.join(member_id, protocols=PROTOCOLS) for member_id in classic]
     assert {answer.error for answer in answers} == {ErrorCode.NONE}
     assert answers[0].response.generation_id > max(generations.values())
-    loaded = world.reload().groups.groups[GROUP]
+    loaded = world.reload().groups.by_id[GROUP]
     assert isinstance(loaded, ClassicGroup)
     assert set(loaded.members) == set(classic)
 
@@ -134,12 +134,12 @@ def test_a_silent_member_of_the_new_protocol_makes_the_group_classic_too():
     for _ in range(10):
         world.pass_time(SESSION_MS // 2)
         for member_id in classic:
-            if isinstance(world.groups.groups[GROUP], ConsumerGroup):
+            if isinstance(world.groups.by_id[GROUP], ConsumerGroup):
                 world.heartbeat(member_id, generations[member_id])
             else:
                 world.join(member_id, protocols=PROTOCOLS)
-    assert isinstance(world.groups.groups[GROUP], ClassicGroup)
-    assert set(world.groups.groups[GROUP].members) == set(classic)
+    assert isinstance(world.groups.by_id[GROUP], ClassicGroup)
+    assert set(world.groups.by_id[GROUP].members) == set(classic)
 
 
 def test_members_of_the_classic_protocol_leave_and_are_late():
@@ -213,7 +213,7 @@ def test_a_policy_keeps_a_group_classic(policy):
     classic_group(world)
     answer = world.beat("new", 0, owned={}, rebalance_timeout_ms=1, subscribed_topic_names=["t"])
     assert answer.error == ErrorCode.GROUP_ID_NOT_FOUND
-    assert isinstance(world.groups.groups[GROUP], ClassicGroup)
+    assert isinstance(world.groups.by_id[GROUP], ClassicGroup)
 
 
 @pytest.mark.parametrize("policy", ["disabled", "upgrade"])
@@ -223,7 +223,7 @@ def test_a_policy_keeps_a_group_of_the_new_kind(policy):
     upgraded(world)
     world.groups.consumers.migration._settings = GroupSettings(consumer_migration_policy=policy)
     world.beat("new", -1)
-    assert isinstance(world.groups.groups[GROUP], ConsumerGroup)
+    assert isinstance(world.groups.by_id[GROUP], ConsumerGroup)
 
 
 def test_a_group_with_an_assignor_of_its_own_stays_classic():
@@ -250,7 +250,7 @@ def test_an_upgrade_that_can_not_be_kept_leaves_the_group_as_it_was():
     answer = world.beat("new", 0, owned={}, rebalance_timeout_ms=1, subscribed_topic_names=["t"])
     assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
     world.append_fails = None
-    assert isinstance(world.groups.groups[GROUP], ClassicGroup)
+    assert isinstance(world.groups.by_id[GROUP], ClassicGroup)
     assert world.heartbeat(members[0], generation_id) == ErrorCode.NONE
 
 
@@ -259,14 +259,14 @@ def test_an_empty_group_is_taken_over_by_either_kind():
     member_id, _ = world.new_member(protocols=PROTOCOLS)
     world.leave(MemberIdentity(member_id=member_id))
     world.enter("new")
-    assert isinstance(world.groups.groups[GROUP], ConsumerGroup)
+    assert isinstance(world.groups.by_id[GROUP], ConsumerGroup)
     world.beat("new", -1)
     assert world.join("gone", protocols=PROTOCOLS).error == ErrorCode.UNKNOWN_MEMBER_ID
     member_id, answer = world.new_member(protocols=PROTOCOLS)
-    assert isinstance(world.groups.groups[GROUP], ClassicGroup)
+    assert isinstance(world.groups.by_id[GROUP], ClassicGroup)
     assert answer.error == ErrorCode.NONE
     world.sync(member_id, answer.response.generation_id, {member_id: b""})
-    assert isinstance(world.reload().groups.groups[GROUP], ClassicGroup)
+    assert isinstance(world.reload().groups.by_id[GROUP], ClassicGroup)
 
 
 def test_a_static_member_goes_to_the_new_protocol_and_back():
@@ -282,7 +282,7 @@ def test_a_static_member_goes_to_the_new_protocol_and_back():
     world.beat("new", -2, instance_id="one")
     again = world.join(protocols=PROTOCOLS, instance_id="one")
     assert again.error == ErrorCode.NONE
-    group = world.groups.groups[GROUP]
+    group = world.groups.by_id[GROUP]
     assert isinstance(group, ClassicGroup)
     assert list(group.members) == [again.response.member_id]
     assert set(parse_assignment(group.members[again.response.member_id].assignment).topics[0][1]) == {0, 1, 2, 3}

@@ -51,7 +51,7 @@ def test_anybody_commits_to_a_group_without_members(world: World):
     assert commit(world, 5) == ErrorCode.NONE
     assert commit(world, 3) == ErrorCode.NONE
     assert committed(world) == committed(world.reload()) == 3
-    assert world.reload().groups.groups[GROUP].is_simple
+    assert world.reload().groups.by_id[GROUP].is_simple
 
 
 def test_members_commit_with_their_generation(world: World):
@@ -107,8 +107,8 @@ def test_offsets_of_a_group_expire_some_time_after_its_last_member(world: World)
     assert committed(world) == 5
     world.pass_time(SESSION_MS + 2_000)
     assert committed(world) is None
-    assert world.groups.groups == {}
-    assert world.reload().groups.groups == {}
+    assert world.groups.by_id == {}
+    assert world.reload().groups.by_id == {}
 
 
 def test_offsets_of_a_consuming_group_expire_but_for_its_topics(world: World):
@@ -167,8 +167,8 @@ def test_a_group_without_members_is_deleted_with_its_offsets(world: World):
     assert delete_group() == ErrorCode.NON_EMPTY_GROUP
     world.pass_time(SESSION_MS)
     assert delete_group() == ErrorCode.NONE
-    assert (committed(world), world.groups.groups) == (None, {})
-    assert (committed(world.reload()), world.reload().groups.groups) == (None, {})
+    assert (committed(world), world.groups.by_id) == (None, {})
+    assert (committed(world.reload()), world.reload().groups.by_id) == (None, {})
 
 
 def test_offsets_go_with_their_topic_but_not_with_an_older_one_of_the_name(world: World):

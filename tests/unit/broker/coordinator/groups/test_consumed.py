@@ -49,7 +49,7 @@ def add_live(
     state: GroupState = GroupState.STABLE,
 ) -> None:
     """A group with a member."""
-    group = groups.groups[group_id] = ClassicGroup(group_id, wall_ms=0)
+    group = groups.by_id[group_id] = ClassicGroup(group_id, wall_ms=0)
     group.protocol_type, group.subscribed, group.state = protocol_type, subscribed, state
     group.members["m"] = SimpleNamespace()  # type: ignore[assignment]
 
@@ -59,7 +59,7 @@ def consumed(*coordinators: Groups) -> tuple[int, str | None]:
     told = NOBODY
     for groups in coordinators:
         found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])])
-        for group_id in dict.fromkeys((*groups.committed.group_ids(), *groups.groups)):
+        for group_id in dict.fromkeys((*groups.committed.group_ids(), *groups.by_id)):
             for _ in found.take_in(groups, group_id):
                 pass
         told &= found.found["t"][0]
@@ -160,7 +160,7 @@ class Coordinator:
         self.survey_turn = asyncio.Lock()
         self.broker = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0))
         self.shards = [
-            SimpleNamespace(number=number, leader_epoch=10 + number, groups=groups, unloaded=False, leads=True)
+            SimpleNamespace(number=number, leader_epoch=10 + number, state=groups, unloaded=False, leads=True)
             for number, groups in enumerate(shards)
         ]
 

@@ -19,7 +19,7 @@ def world_of(**limits: int) -> World:
 
 
 def count(world: World) -> None:
-    world.groups.admission.count_groups = lambda: len(world.groups.groups)
+    world.groups.admission.count_groups = lambda: len(world.groups.by_id)
 
 
 def commit(world: World, group: str, *partitions: int, metadata: str = "") -> list[ErrorCode]:

@@ -139,7 +139,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def the_group_is_sound(self) -> None:
-        group = self.world.groups.groups.get(GROUP) if hasattr(self, "world") else None
+        group = self.world.groups.by_id.get(GROUP) if hasattr(self, "world") else None
         if group is None:
             return
         assert group.generation_id >= self.highest_generation
@@ -161,14 +161,14 @@ class Groups(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         groups = self.world.groups
-        for group in groups.groups.values():
+        for group in groups.by_id.values():
             assert group.held_bytes == sum(held_by(member) for member in group.members.values()) + len(group.pending_join) * MEMBER_BYTES
-        assert groups.memory.held_bytes == sum(group.held_bytes for group in groups.groups.values())
+        assert groups.memory.held_bytes == sum(group.held_bytes for group in groups.by_id.values())
 
     @invariant()
     def whoever_waits_is_waited_for_with_a_deadline(self) -> None:
         """Nobody can wait for ever: each member has a session, each rebalance an end."""
-        group = self.world.groups.groups.get(GROUP) if hasattr(self, "world") else None
+        group = self.world.groups.by_id.get(GROUP) if hasattr(self, "world") else None
         if group is None:
             return
         timers = self.world.groups.timers
@@ -183,7 +183,7 @@ class Groups(RuleBasedStateMachine):
             assert timers.deadline_of(("sync", GROUP, "")) is not None
 
     def is_waiting(self, member_id: str) -> bool:
-        member = self.world.groups.groups[GROUP].members.get(member_id)
+        member = self.world.groups.by_id[GROUP].members.get(member_id)
         return member is not None and (member.awaiting_join is not None or member.awaiting_sync is not None)
 
 

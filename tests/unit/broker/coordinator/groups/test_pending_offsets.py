@@ -136,13 +136,13 @@ def test_nothing_expires_while_a_transaction_is_open(world: World):
     assert (committed(world), committed(world, "u")) == (5, None)
     world.end_transaction(PRODUCER, is_commit=False)
     world.pass_time(2_000)
-    assert (committed(world), world.groups.groups) == (None, {})
+    assert (committed(world), world.groups.by_id) == (None, {})
 
 
 def test_a_group_of_which_all_is_pending_is_kept(world: World):
     commit_in_transaction(world, 9)
     world.pass_time(2 * RETENTION_MS)
-    assert list(world.groups.groups) == [GROUP]
+    assert list(world.groups.by_id) == [GROUP]
     world.end_transaction(PRODUCER, is_commit=True)
     assert committed(world) == 9
 
@@ -174,7 +174,7 @@ def test_a_group_is_deleted_with_what_is_pending(world: World):
     for producer_id in (PRODUCER, 8):
         world.end_transaction(producer_id, is_commit=True)
     for each in (world, world.reload()):
-        assert (committed(each), committed(each, "u"), each.groups.groups) == (None, None, {})
+        assert (committed(each), committed(each, "u"), each.groups.by_id) == (None, None, {})
 
 
 @pytest.mark.parametrize(("topic_id", "told"), [(TOPIC_ID, None), (bytes([8]) * 16, 9)])

@@ -57,7 +57,7 @@ class World:
             loop=loop,
             worker=None,  # type: ignore[arg-type]  # an empty log needs no reading
             log=SimpleNamespace(warning=lambda *_, **__: None),
-            make_groups=lambda: Groups(GroupSettings(), random.Random(1)),
+            make_state=lambda: Groups(GroupSettings(), random.Random(1)),
         )
         found = self.runtime.find(0)
         assert isinstance(found, Shard)
@@ -79,16 +79,16 @@ def test_commits_in_several_batches_are_all_taken_over_with_their_last_offset() 
     world = World(takes=100, max_message_bytes=1_000)
     assert world.commit(30) == ErrorCode.NONE
     assert world.replicas.takes < 99
-    groups = world.shard.groups
+    groups = world.shard.state
     assert [groups.committed.offsets["g"]["t"][number].offset for number in range(30)] == list(range(30))
-    assert groups.groups["g"].last_record_offset == world.replicas.log.log_end_offset - 1 == 29
+    assert groups.by_id["g"].last_record_offset == world.replicas.log.log_end_offset - 1 == 29
 
 
 def test_what_is_refused_at_once_changes_nothing() -> None:
     world = World(takes=0)
     assert world.commit(3) == ErrorCode.RECORD_LIST_TOO_LARGE
     assert not world.shard.unloaded
-    assert not world.shard.groups.committed.offsets
+    assert not world.shard.state.committed.offsets
 
 
 def test_a_state_of_which_a_part_of_the_records_was_kept_is_read_anew() -> None:
