@@ -12,7 +12,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from lowtide.admin.errors import AuthenticationFailedError, ConnectionFailedError, error_of
-from lowtide.protocol.client.connection import ClientConnection
+from lowtide.protocol.client.connection import NEVER_MS, ClientConnection
 from lowtide.protocol.client.opening import Ask, Opening
 from lowtide.protocol.client.versions import Refused
 from lowtide.runtime.network import connect
@@ -75,16 +75,24 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
 
     # ------------------------------------------------------------------ requests
-    async def ask(self, request: ApiMessage, version: int, timeout_ms: int) -> Any:
-        """The answer, which has to come within `timeout_ms`; records in it may be kept.
+    def begin(self, request: ApiMessage, version: int, due_ms: int = NEVER_MS) -> asyncio.Future[Any]:
+        """Send a request; the future gives its answer, or fails with ConnectionFailedError.
 
-        Errors: ConnectionFailedError; with `was_sent` the broker may have done what was asked.
+        Errors: ConnectionFailedError when it can't be sent.
         """
         reason = self._core.refusal()
         if reason is not None or self._transport is None:
             raise ConnectionFailedError(f"{self.address}: {reason or 'it closed the connection'}")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._transport.write(self._core.request(request, version, future, self._clock.monotonic_ms() + timeout_ms))
+        self._transport.write(self._core.request(request, version, future, due_ms))
+        return future
+
+    async def ask(self, request: ApiMessage, version: int, timeout_ms: int) -> Any:
+        """The answer, which has to come within `timeout_ms`; records in it may be kept.
+
+        Errors: ConnectionFailedError; with `was_sent` the broker may have done what was asked.
+        """
+        future = self.begin(request, version, self._clock.monotonic_ms() + timeout_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await future

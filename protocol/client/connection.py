@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from lowtide.protocol.client.versions import ApiVersions, Exchange, exchange_of
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.framing import FRAME_BYTES_MAX, FRAME_SIZE_BYTES, check_frame_size
+from lowtide.protocol.framing import FRAME_BYTES_MAX, FRAME_SIZE_BYTES, check_frame_size, frame
 from lowtide.protocol.headers import read_response_header, request_header
 
 if TYPE_CHECKING:
@@ -138,6 +138,13 @@ class ClientConnection(Generic[W]):
         header = self._expect(exchange, waiter, due_ms)
         return b"".join((_SIZE.pack(len(header) + len(body)), header, body))
 
+    def request_without_answer(self, message: ApiMessage, version: int) -> bytes:
+        """The frame of a request that no answer follows: Produce with acks=0."""
+        exchange = exchange_of(type(message), version)
+        body = exchange.request.encode(message)
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
+        return frame(request_header(exchange.key, version, self._correlation_id, self.client_id), body)
+
     def request_parts(self, message: ApiMessage, version: int, waiter: W, due_ms: int = NEVER_MS) -> list[RecordsLike]:
         """As `request`, in parts that follow each other: records are a part of their own, the very object given."""
         exchange = exchange_of(type(message), version)
@@ -146,7 +153,7 @@ class ClientConnection(Generic[W]):
         return [_SIZE.pack(len(header) + sum(map(len, parts))) + header, *parts]
 
     def _expect(self, exchange: Exchange, waiter: W, due_ms: int) -> bytes:
-        """Note a request. Returns its header."""
+        """Note a request that waits. Returns its header."""
         waiting = self._waiting
         assert len(waiting) < IN_FLIGHT_MAX, "a shell asks for `refusal` first"
         alone = not waiting or self._keeps_records or not (exchange.has_records or waiting[-1].exchange.has_records)

@@ -83,6 +83,14 @@ def test_a_request_in_parts_is_the_same_request():
     assert b"".join(Core("me").request_parts(METADATA, VERSION, None)) == whole
 
 
+def test_a_request_without_answer_does_not_wait_for_one():
+    """Produce with acks=0: the next answer is to the next request."""
+    connection = Core("me")
+    assert connection.request_without_answer(METADATA, VERSION) == Core("me").request(METADATA, VERSION, None)
+    connection.request(METADATA, VERSION, "b")
+    assert [waiter for waiter, _ in feed(connection, metadata(2))] == ["b"]
+
+
 def test_requests_that_wait_are_bounded():
     connection = waiting(*range(IN_FLIGHT_MAX - 1))
     assert connection.refusal() is None
