@@ -1,38 +1,36 @@
-"""One connection that asks and waits: for preparing a workload and for checking what it left, not for load."""
+"""One connection that asks and waits: for preparing a workload and for checking what it left, not for load.
+
+It is the core of all our clients over a socket of its own, without the first conversation of a session: a figure about connections must not
+hold requests that only Lowtide's clients send. All brokers speak the versions that it asks in.
+"""
 
 from __future__ import annotations
 
+import functools
 import socket
 from types import TracebackType
 from typing import Any, Self
 
-from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
-from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.client.connection import ClientConnection
+from lowtide.protocol.client.versions import exchange_of
+from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import read_response_header
-from lowtide.protocol.messages.api_versions import ApiVersionsRequest
-from lowtide.protocol.messages.create_topics import CreateTopicsRequest
-from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
-from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
-from lowtide.protocol.messages.join_group import JoinGroupRequest
-from lowtide.protocol.messages.list_offsets import ListOffsetsRequest
-from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest
-from lowtide.protocol.messages.sync_group import SyncGroupRequest
 
 from .errors import BenchError
-from .frames import VERSIONS, request_frame
+from .frames import CLIENT_ID, KEYS, VERSIONS
 
 Address = tuple[str, int]
 
-_KEYS = {spec.request: key for key, spec in API.items()}
 _SETUP_VERSIONS = VERSIONS | {
-    _KEYS[ApiVersionsRequest]: 0,
-    _KEYS[CreateTopicsRequest]: 2,
-    _KEYS[DeleteTopicsRequest]: 1,
-    _KEYS[ListOffsetsRequest]: 1,
-    _KEYS[FindCoordinatorRequest]: 1,
-    _KEYS[JoinGroupRequest]: 3,
-    _KEYS[SyncGroupRequest]: 1,
-    _KEYS[OffsetFetchRequest]: 1,
+    ApiKey.API_VERSIONS: 0,
+    ApiKey.CREATE_TOPICS: 2,
+    ApiKey.DELETE_TOPICS: 1,
+    ApiKey.LIST_OFFSETS: 1,
+    ApiKey.FIND_COORDINATOR: 1,
+    ApiKey.JOIN_GROUP: 3,
+    ApiKey.SYNC_GROUP: 1,
+    ApiKey.OFFSET_FETCH: 1,
 }
 _SIZE_BYTES = 4
 _LIMIT_S = 120.0
@@ -50,31 +48,44 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.socket.close()
 
-    def ask(self, request: Any) -> Any:
-        """Send a request and return the answer, as messages."""
-        key = _KEYS[type(request)]
-        version = _SETUP_VERSIONS[key]
-        return decode(key, version, self.ask_bytes(request_frame(request, version)))
+    @functools.cached_property
+    def _core(self) -> ClientConnection[None]:
+        """Thousands of clients that only ask in bytes need no receive buffer."""
+        return ClientConnection(CLIENT_ID, keeps_records=True)
+
+    def ask(self, request: Any, version: int | None = None) -> Any:
+        """Send a request and return the answer, as messages. Errors: ProtocolError."""
+        chosen = _SETUP_VERSIONS[KEYS[type(request)]] if version is None else version
+        self.socket.sendall(self._core.request(request, chosen, None))
+        while not (answers := self._core.receive(self._received(self._core.get_buffer()))):
+            if self._core.broken is not None:
+                raise ProtocolError(self._core.broken)
+        return answers[0][1]
 
     def ask_bytes(self, request: bytes) -> bytes:
-        """Send a request and return its answer without the size in front."""
+        """Send a request that was encoded before, and return its answer without the size in front."""
         self.socket.sendall(request)
         return self._read(int.from_bytes(self._read(_SIZE_BYTES), "big"))
 
     def _read(self, count: int) -> bytes:
-        received = bytearray()
-        while len(received) < count:
-            piece = self.socket.recv(count - len(received))
-            if not piece:
-                raise ConnectionError("the broker closed the connection")
-            received += piece
-        return bytes(received)
+        whole = bytearray(count)
+        filled = 0
+        while filled < count:
+            filled += self._received(memoryview(whole)[filled:])
+        return bytes(whole)
+
+    def _received(self, room: memoryview) -> int:
+        count = self.socket.recv_into(room)
+        if not count:
+            raise ConnectionError("the broker closed the connection")
+        return count
 
 
 def decode(key: ApiKey, version: int, answer: bytes) -> Any:
     """The message in an answer."""
-    _, position = read_response_header(answer, 0, len(answer), flexible=response_header_is_flexible(key, version))
-    return codec_for(API[key].response, version).decode(answer, position, len(answer))
+    exchange = exchange_of(API[key].request, version)
+    _, position = read_response_header(answer, 0, len(answer), flexible=exchange.answer_is_flexible)
+    return exchange.decode(answer, position, len(answer))
 
 
 def connect(address: Address, *, limit_s: float = _LIMIT_S) -> socket.socket:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -120,7 +119,7 @@ def moved_leadership(target: Target, _amounts: Amounts) -> Figures:
         order = [heir.broker_id, leader.broker_id, silent.broker_id]
         with Client(leader.address) as client:
             row = ReassignableTopic(name=topic.name, partitions=[ReassignablePartition(partition_index=0, replicas=order)])
-            check(_ask(client, AlterPartitionReassignmentsRequest(topics=[row]), 0).error_code, "AlterPartitionReassignments")
+            check(client.ask(AlterPartitionReassignmentsRequest(topics=[row]), 0).error_code, "AlterPartitionReassignments")
             _until(lambda: _row(leader.address, topic.name).replica_nodes[0] == heir.broker_id)
             target.freeze_member(silent)
             try:
@@ -128,7 +127,7 @@ def moved_leadership(target: Target, _amounts: Amounts) -> Figures:
                 time.sleep(_PARK_S)
                 began = time.perf_counter()
                 wanted = ElectLeadersTopicPartitions(topic=topic.name, partitions=[0])
-                check(_ask(client, ElectLeadersRequest(topic_partitions=[wanted]), 1).error_code, "ElectLeaders")
+                check(client.ask(ElectLeadersRequest(topic_partitions=[wanted]), 1).error_code, "ElectLeaders")
                 moved = _until(lambda: _row(heir.address, topic.name).leader_id == heir.broker_id)
                 answered, error = waiting.answer()
             finally:
@@ -236,12 +235,6 @@ def _followers(target: ClusterTarget, leader: Member) -> list[Member]:
     with Client(leader.address) as client:
         controller_id = client.ask(MetadataRequest(topics=[])).controller_id
     return sorted((member for member in target.members if member is not leader), key=lambda member: member.broker_id != controller_id)
-
-
-def _ask(client: Client, request: Any, version: int) -> Any:
-    elects = isinstance(request, ElectLeadersRequest)
-    key = ApiKey.ELECT_LEADERS if elects else ApiKey.ALTER_PARTITION_REASSIGNMENTS
-    return decode(key, version, client.ask_bytes(request_frame(request, version)))
 
 
 def _row(address: Address, topic: str) -> MetadataResponsePartition:

@@ -49,20 +49,20 @@ FETCH_WAIT_MS = 500
 FETCH_PARTITION_BYTES = 1 << 20
 FETCH_BYTES = 50 << 20
 
-_KEYS = {spec.request: key for key, spec in API.items()} | {spec.response: key for key, spec in API.items()}
+KEYS = {spec.request: key for key, spec in API.items()} | {spec.response: key for key, spec in API.items()}
 _LENGTH_OF_RECORDS_BYTES = 4
 
 
 def request_frame(request: Any, version: int | None = None) -> bytes:
     """A request as it goes over the wire; by default in the version of `VERSIONS`."""
-    key = _KEYS[type(request)]
+    key = KEYS[type(request)]
     chosen = VERSIONS[key] if version is None else version
     return frame(request_header(key, chosen, CORRELATION_ID, CLIENT_ID), codec_for(type(request), chosen).encode(request))
 
 
 def response_frame(response: Any) -> bytes:
     """An answer as a broker sends it, in the version of `VERSIONS`."""
-    key = _KEYS[type(response)]
+    key = KEYS[type(response)]
     return frame(response_header(CORRELATION_ID, flexible=False), codec_for(type(response), VERSIONS[key]).encode(response))
 
 
