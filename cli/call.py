@@ -160,7 +160,7 @@ async def _connected(
             return await command(NetworkCall(output=output, client=client, timeout_ms=round(timeout_s * 1000)))
     except AdminError as error:
         raise network_error(error) from error
-    except SettingsError as error:  # Of files that are read when the first connection is made.
+    except SettingsError as error:  # Of files that are read when the first connection is opened.
         raise CommandError(str(error), ExitCode.MISUSED) from error
 
 
@@ -173,7 +173,7 @@ def _tell_of_waiting() -> None:
 
 
 def _ended(context: typer.Context, output: Output, command: Callable[[], ExitCode]) -> int:
-    """Runs a command; its exit code. An error that ends it is told to people, and where programs read, to them too."""
+    """Runs a command; its exit code. An error that ends it is printed for people, and as a document where programs read."""
     try:
         return int(command())
     except CommandError as error:

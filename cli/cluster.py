@@ -51,7 +51,7 @@ async def status(call: NetworkCall) -> ExitCode:
     else:
         _print(described, topics, leaderless, behind)
         if moves is None:
-            print("What is being moved isn't told.")
+            print("The reassignments are not known.")
         elif moves:
             print_table(
                 ("being moved", "replicas", "adding", "removing"),
@@ -61,7 +61,7 @@ async def status(call: NetworkCall) -> ExitCode:
             print("Nothing is being moved.")
         print_full(full)
         used = ", ".join(f"{name} {level}" for name, level in levels.items() if level is not None)
-        print(f"Features: {used or 'none are told'}.")
+        print(f"Features: {used or 'none are reported'}.")
     fenced = any(broker.is_fenced for broker in described.brokers)
     return ExitCode.FAILED if leaderless or behind or fenced or full or described.controller_id is None else ExitCode.DONE
 
@@ -77,14 +77,14 @@ async def _described(client: AdminClient, timeout_ms: int) -> ClusterDescription
 async def _full(client: AdminClient, timeout_ms: int) -> list[FullDirectory]:
     """Log directories without room, of the brokers that answer."""
     try:
-        told = await client.describe_log_dirs(timeout=timeout_ms / 1000)
+        answers = await client.describe_log_dirs(timeout=timeout_ms / 1000)
     except AdminError as error:
-        remark(f"how full log directories are isn't told: {error}")
+        remark(f"the free space of log directories is not known: {error}")
         return []
-    for broker_id, each in told.items():
+    for broker_id, each in answers.items():
         if isinstance(each, AdminError):
-            remark(f"how full the log directories of broker {broker_id} are isn't told: {each}")
-    return full_directories(told)
+            remark(f"the free space of the log directories of broker {broker_id} is not known: {each}")
+    return full_directories(answers)
 
 
 async def _moves(client: AdminClient, timeout_ms: int) -> list[dict[str, Any]] | None:
@@ -92,10 +92,10 @@ async def _moves(client: AdminClient, timeout_ms: int) -> list[dict[str, Any]] |
     try:
         answer: ListPartitionReassignmentsResponse = await asked_controller(client, ListPartitionReassignmentsRequest(), timeout_ms)
     except AdminError as error:
-        remark(f"what is being moved isn't told: {error}")
+        remark(f"the reassignments are not known: {error}")
         return None
     if answer.error_code:
-        remark(f"what is being moved isn't told: {code_name(answer.error_code)}")
+        remark(f"the reassignments are not known: {code_name(answer.error_code)}")
         return None
     return [
         {
@@ -124,7 +124,7 @@ def _lists(row: Mapping[str, Any]) -> list[str]:
 
 
 def _print(described: ClusterDescription, topics: Mapping[str, TopicDescription], leaderless: Unwell, behind: Unwell) -> None:
-    controller = "nobody is" if described.controller_id is None else f"broker {described.controller_id} is"
+    controller = "no broker is" if described.controller_id is None else f"broker {described.controller_id} is"
     print(f"Cluster {described.cluster_id or '(no id)'}, {controller} the controller.")
     rows = [(each.broker_id, str(each.address), each.rack, "fenced" if each.is_fenced else "") for each in described.brokers]
     print_table(("broker", "address", "rack", "remark"), rows)

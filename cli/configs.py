@@ -56,7 +56,7 @@ async def describe(
     topic: Topic = None,
     broker: Broker = None,
     group: Group = None,
-    every: Annotated[bool, typer.Option("--all", "-a", help="defaults, too, not only what somebody has set")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="defaults too, not only what was set")] = False,
 ) -> ExitCode:
     """Say what is set, and where it was."""
     resources = resources_of(topic, broker, group)

@@ -1,4 +1,4 @@
-"""Asking a person before something is deleted. Where nobody can be asked, nothing is."""
+"""Asks a person before something is deleted. Without a terminal nothing is deleted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def confirm(
     *,
     rehearsal: str = ", or look with --dry-run first",
 ) -> None:
-    """Asks on the terminal, below a table if there is one to be shown. `rehearsal`: what else could be done where nobody can be asked.
+    """Asks on the terminal, below a table if there is one to be shown. `rehearsal`: what else could be done without a terminal.
 
     Errors: CommandError unless the answer is yes.
     """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message = f"this asks first, and nobody can be asked, since there is no terminal: give --yes{rehearsal}. Nothing was done."
+        message = f"this command asks before it acts, and there is no terminal to ask on: give --yes{rehearsal}. Nothing was done."
         raise CommandError(message, ExitCode.NOT_CONFIRMED)
     if shown is not None:
         print_table(*shown)

@@ -46,7 +46,7 @@ class PlannedDelete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All partitions, and which topics are meant: one of the same name that is made later isn't."""
+    """All partitions, and the ids of the topics: a later topic of the same name is not meant."""
 
     deletes: Sequence[PlannedDelete]
     topic_ids: Mapping[str, TopicId]

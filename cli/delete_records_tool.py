@@ -52,7 +52,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     print("Executing records delete operation", flush=True)
     try:
         results = asyncio.run(_delete(settings, offsets, leader_only=options.leader_only))
-    except (AdminError, SettingsError) as error:  # Settings name files that are read when the first connection is made.
+    except (AdminError, SettingsError) as error:  # Settings name files that are read when the first connection is opened.
         code = ExitCode.MISUSED if isinstance(error, SettingsError) else ExitCode.UNREACHABLE
         return _refuse(f"{str(error).rstrip('.')}.", code)
     except KeyboardInterrupt:

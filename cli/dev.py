@@ -1,4 +1,4 @@
-"""`lowtide dev`: a cluster of several brokers in this one process, until it is told to stop. For laptops and tests.
+"""`lowtide dev`: a cluster of several brokers in this one process, until it is stopped. For laptops and tests.
 
 Real sockets, real files, real replication, one embedded metadata store; what it can't show is the death of a machine, for all brokers live
 and die together. A broker that can't go on is stopped, and the others go on without it.

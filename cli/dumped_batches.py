@@ -1,6 +1,6 @@
-"""The batches of a segment's file, sound or not, and where one can't be told any more: for looking at damaged files.
+"""The batches of a segment's file, sound or not, and where no batch can be recognized any more: for looking at damaged files.
 
-Reads a batch at a time, and changes nothing. Behind damage the next sound batch is looked for, one whose CRC is right: nothing is made up.
+Reads a batch at a time, and changes nothing. Behind damage the next sound batch is looked for, one whose CRC is right: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpedBatch:
-    """A batch and its bytes. `fault` says what is wrong with it, though it can still be told where it ends."""
+    """A batch and its bytes. `fault` says what is wrong with it, though its end is still known."""
 
     position: FilePosition
     header: BatchHeader

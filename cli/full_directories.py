@@ -43,11 +43,11 @@ def is_full(directory: LogDir) -> bool:
     return directory.error is None and 0 <= directory.usable_bytes < ROOM_MIN_BYTES
 
 
-def full_directories(told: Mapping[BrokerId, Mapping[str, LogDir] | AdminError]) -> list[FullDirectory]:
+def full_directories(answers: Mapping[BrokerId, Mapping[str, LogDir] | AdminError]) -> list[FullDirectory]:
     """Those of all brokers that have answered."""
     return [
         FullDirectory(broker_id, directory)
-        for broker_id, directories in sorted(told.items())
+        for broker_id, directories in sorted(answers.items())
         if not isinstance(directories, AdminError)
         for directory in directories.values()
         if is_full(directory)

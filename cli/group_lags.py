@@ -34,13 +34,13 @@ class Lag:
 
 
 async def find_lags(client: AdminClient, groups: Sequence[str], timeout_ms: int) -> tuple[dict[str, list[Lag]], dict[Any, AdminError]]:
-    """For each group its partitions in order, and what couldn't be told. Errors: AdminError."""
+    """For each group its partitions in order, and what is not known. Errors: AdminError."""
     if not groups:
         return {}, {}
-    told = await client.list_group_offsets(groups, timeout=timeout_ms / 1000)
-    failed: dict[Any, AdminError] = {name: each for name, each in told.items() if isinstance(each, AdminError)}
+    answers = await client.list_group_offsets(groups, timeout=timeout_ms / 1000)
+    failed: dict[Any, AdminError] = {name: each for name, each in answers.items() if isinstance(each, AdminError)}
     committed: dict[str, dict[TopicPartition, Offset]] = {}
-    for name, each in told.items():
+    for name, each in answers.items():
         if isinstance(each, AdminError):
             continue
         committed[name] = {key: row.offset for key, row in each.items() if isinstance(row, CommittedOffset)}

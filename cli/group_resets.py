@@ -59,10 +59,10 @@ class PlannedReset:
 
 async def plan_reset(client: AdminClient, group: str, topics: Iterable[str], wanted: Wanted, timeout_ms: int) -> list[PlannedReset]:
     """Look up where to. Errors: CommandError, AdminError."""
-    told = (await client.list_group_offsets([group], timeout=timeout_ms / 1000))[group]
-    if isinstance(told, AdminError):
-        raise told
-    committed = {key: each.offset for key, each in told.items() if isinstance(each, CommittedOffset)}
+    answer = (await client.list_group_offsets([group], timeout=timeout_ms / 1000))[group]
+    if isinstance(answer, AdminError):
+        raise answer
+    committed = {key: each.offset for key, each in answer.items() if isinstance(each, CommittedOffset)}
     named = list(topics)
     if named:
         for text in named:

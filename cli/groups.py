@@ -87,10 +87,10 @@ async def describe(
 @network
 async def offsets(call: NetworkCall, groups: Groups) -> ExitCode:
     """Say what groups have committed, as it is; works for groups that the cluster doesn't list, too."""
-    told = await call.client.list_group_offsets(groups, timeout=call.timeout_ms / 1000)
+    answers = await call.client.list_group_offsets(groups, timeout=call.timeout_ms / 1000)
     values: list[dict[str, Any]] = []
     failed: dict[Any, AdminError | None] = {}
-    for name, committed in told.items():
+    for name, committed in answers.items():
         if isinstance(committed, AdminError):
             failed[name] = committed
             continue

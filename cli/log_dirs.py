@@ -32,9 +32,11 @@ async def log_dirs(
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="a row for each partition, the largest first")] = False,
 ) -> ExitCode:
     """Say what log directories brokers have, how full they are, and how much space partitions take."""
-    told = await call.client.describe_log_dirs(broker or None, timeout=call.timeout_ms / 1000)
-    failed: dict[Any, AdminError | None] = {f"broker {broker_id}": each for broker_id, each in told.items() if isinstance(each, AdminError)}
-    found = {broker_id: each for broker_id, each in told.items() if not isinstance(each, AdminError)}
+    answers = await call.client.describe_log_dirs(broker or None, timeout=call.timeout_ms / 1000)
+    failed: dict[Any, AdminError | None] = {
+        f"broker {broker_id}": each for broker_id, each in answers.items() if isinstance(each, AdminError)
+    }
+    found = {broker_id: each for broker_id, each in answers.items() if not isinstance(each, AdminError)}
     rows = [(broker_id, directory) for broker_id, directories in sorted(found.items()) for directory in directories.values()]
     names = {key.topic for _, directory in rows for key in directory.replicas}
     chosen = set(fitting(topic, names)) if topic else names

@@ -164,7 +164,7 @@ def recover(
     """Bring the metadata forward to what all brokers know, after a backup was restored or everything was lost. All brokers must be stopped.
 
     Topics, configurations and deletes are as the broker knows them that has seen the most. A partition is led by a replica that has all
-    acknowledged records and deletes; the others follow it. Cut off, it is made again.
+    acknowledged records and deletes; the others follow it. If it is interrupted, run it again.
     """
     facts = _facts(files, log_dirs)
     place = Place(metadata, metadata_ca, metadata_cert, metadata_key)

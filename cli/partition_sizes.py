@@ -13,7 +13,7 @@ from lowtide.protocol.types import BrokerId, TopicPartition
 async def leader_sizes(
     client: AdminClient, view: ClusterView, partitions: Collection[TopicPartition], timeout_ms: int
 ) -> dict[TopicPartition, int]:
-    """Bytes of each partition on its leader; none of those that aren't told, since who asks may not know, or a broker is away."""
+    """Bytes of each partition on its leader; without those that the client may not see, and those whose broker is away."""
     leaders: dict[TopicPartition, BrokerId] = {}
     for partition in partitions:
         described = view.partition(partition)
@@ -21,10 +21,10 @@ async def leader_sizes(
             leaders[partition] = described.leader
     if not leaders:
         return {}
-    told = await client.describe_log_dirs(sorted(set(leaders.values())), partitions=list(leaders), timeout=timeout_ms / 1000)
+    answers = await client.describe_log_dirs(sorted(set(leaders.values())), partitions=list(leaders), timeout=timeout_ms / 1000)
     return {
         partition: replica.size_bytes
-        for broker_id, directories in told.items()
+        for broker_id, directories in answers.items()
         if not isinstance(directories, AdminError)
         for directory in directories.values()
         for partition, replica in directory.replicas.items()

@@ -4,7 +4,7 @@ Names, keys and values come from others, and a terminal acts upon some character
 as wide as it needs to be where no terminal shows it, so that programs that cut columns find them; on a terminal it is fitted in.
 
 JSON is for programs: one document, or one line a thing where there may be many. Keys stay, new ones may come; times are milliseconds since
-1970, offsets that nobody knows are null.
+1970, unknown offsets are null.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of each of several things that were to be changed: told one by one, with an exit code for all."""
+"""What became of each of several things that were to be changed: printed one by one, with one exit code for all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report_each(
     more: Mapping[Any, Mapping[str, Any]] | None = None,
     quiet: bool = False,
 ) -> ExitCode:
-    """Say what became of each; `done` is the verb, `more` what else programs are told of one. `quiet`: only errors are told, to people.
+    """Print what became of each; `done` is the verb, `more` what the document for programs adds. `quiet`: people see errors only.
 
     Returns FAILED if anything has failed.
     """

@@ -59,7 +59,7 @@ def _wait(rule: RetentionRule, end_offset: int) -> str:
 
 def _consumed(rule: RetentionRule, end_offset: int) -> str:
     if rule.doubt is not None:
-        return f"nobody knows what the groups have consumed ({rule.doubt})"
+        return f"what the groups have consumed is not known ({rule.doubt})"
     if rule.group_id is None:
         known = rule.consumed_offset != UNKNOWN
         return f"a group is at offset {rule.consumed_offset} of {end_offset}" if known else "no group has committed an offset"

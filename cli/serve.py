@@ -1,4 +1,4 @@
-"""`lowtide serve`: run one broker until it is told to stop.
+"""`lowtide serve`: run one broker until it is stopped.
 
 Imports little: from the command to the first answer it should be a fraction of a second.
 """

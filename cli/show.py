@@ -92,7 +92,7 @@ async def _fetched(call: NetworkCall, partition: TopicPartition, offset: Offset,
         if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise
     begins = (await call.client.list_offsets({partition: OffsetSpec.EARLIEST}, timeout=timeout_s))[partition]
-    where = f"its log starts at {begins.offset}" if isinstance(begins, ListedOffset) else "where its log starts isn't told"
+    where = f"its log starts at {begins.offset}" if isinstance(begins, ListedOffset) else "where its log starts is not known"
     message = f"{partition} has no offset {offset}: {where}."
     raise CommandError(message)
 

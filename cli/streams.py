@@ -13,7 +13,7 @@ from lowtide.cli.outcome import ExitCode
 
 
 def guarded(name: str, command: Callable[[], int]) -> int:
-    """Runs a command; its exit code, or FAILED when what it says can't be written. Who reads may stop reading, which isn't told."""
+    """Runs a command; its exit code, or FAILED when what it says can't be written. A reader that stops reading is not an error."""
     if sys.stdout is None:
         sys.stdout = io.StringIO()
     if sys.stderr is None:

@@ -39,7 +39,7 @@ from lowtide.runtime.filesystem import OsFileSystem
 
 FAILURES_SHOWN: Final = 20
 PRIVATE: Final = 0o600
-"""The names of topics are nobody else's business."""
+"""Only the user may read it: it holds names of topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ async def sweep(
     """Delete the beginning of many partitions: of topics by pattern, or of those in a file.
 
     Offsets are looked up once, at the beginning. With --state a sweep that was stopped, or killed, goes on with what is left when the same
-    command is given again, and tries again what failed. Left alone are topics that were made anew meanwhile, and with --committed-by
+    command is given again, and tries again what failed. Left alone are topics that were created again meanwhile, and with --committed-by
     partitions that a group has committed nothing for.
     """
     wanted = _wanted(topics or [], file, offset, before, committed_by or [])
@@ -102,7 +102,7 @@ async def sweep(
             return _rest_told(call, swept)
         if not yes and swept.pending():
             confirm(f"Go on with {plural(len(swept.pending()), 'partition')} of {len(swept.partitions):,}?")
-    _keep(report, _report(swept, 0))  # A place that can't be written to is told before anything is deleted.
+    _keep(report, _report(swept, 0))  # A place that can't be written to is reported before anything is deleted.
     await _carry_out(call, swept, Pace(rate, begun), state, leader_only=leader_only)
     return _reported(call, swept, report, SystemClock().monotonic_ms() - begun)
 

@@ -1,8 +1,8 @@
 """A sweep over many partitions: its state, which can be kept in a file and taken up again, and its pace. Pure; time is passed in.
 
 The offsets are fixed when a sweep begins and are in its file with the topic ids, so that what is taken up later deletes what was planned
-then: nothing that came since, and nothing of a topic that was made anew. A delete whose answer was never seen is sent again, to the same
-offset.
+then: nothing that came since, and nothing of a topic that was created again. A delete whose answer was never seen is sent again, to the
+same offset.
 
 The file is JSON: `version` 1, `request` (what was asked for, which must be the same when it is taken up), `cluster_id`, `topic_ids`, and
 `partitions`: lists of topic, partition, log start when it was planned (or null), offset, and `pending`, `done`, or why it failed.
@@ -118,7 +118,7 @@ def decode_sweep(content: bytes, path: str) -> Sweep:
 def check_same(sweep: Sweep, request: str, cluster_id: str | None, path: str) -> None:
     """Whether a sweep may be taken up by this call. Errors: StateError."""
     if sweep.request != request:
-        message = f"{path} is of another sweep ({sweep.request}): name another file, or remove it to begin anew."
+        message = f"{path} is of another sweep ({sweep.request}): name another file, or remove it to start over."
         raise StateError(message)
     if None not in (sweep.cluster_id, cluster_id) and sweep.cluster_id != cluster_id:
         message = f"{path} is of cluster {sweep.cluster_id}, this is {cluster_id}."

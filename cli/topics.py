@@ -64,7 +64,7 @@ async def describe(call: NetworkCall, topics: Topics) -> ExitCode:
         )
     else:
         for name, topic in found.items():
-            print(f"{name}: {plural(len(topic.partitions), 'partition')}, id {topic.topic_id_text or 'not told'}")
+            print(f"{name}: {plural(len(topic.partitions), 'partition')}, id {topic.topic_id_text or 'not known'}")
             if settings.get(name):
                 print("set: " + ", ".join(f"{key}={value}" for key, value in settings[name].items()))
             print_table(("partition", "leader", "epoch", "replicas", "in sync", "remark"), map(_row, topic.partitions.values()))
@@ -189,7 +189,7 @@ def _value(topic: TopicDescription) -> dict[str, Any]:
 def _row(each: PartitionDescription) -> tuple[object, ...]:
     remarks = []
     if each.leader is None:
-        remarks.append("nobody leads it")
+        remarks.append("no broker leads it")
     if len(each.isr) < len(each.replicas):
         remarks.append(f"{plural(len(each.replicas) - len(each.isr), 'replica')} behind")
     if each.offline:

@@ -1,9 +1,9 @@
 """What an image shows of brokers: who is alive and where, who wants to stop, and which of their replicas can't be relied on.
 
 Four kinds of keys tell of a broker besides its registration. Two live with its lease: its wish to stop, and its replicas in failed log
-directories. Two outlive it: what it told of itself when it registered last, which makes it a known broker until somebody unregisters it;
+directories. Two outlive it: what its last registration says of it, which makes it a known broker until it is unregistered;
 and marks on replicas whose log directory was found to lack what had been in it (rule R8). Such a replica counts as stale until it has
-joined the ISR anew, which is after the mark's revision.
+joined the ISR again, which is after the mark's revision.
 
 Guards: what was said under an earlier registration doesn't count for a later one.
 """

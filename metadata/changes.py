@@ -1,7 +1,7 @@
 """A change of the metadata, decided but not yet made: what a decision hands to the session.
 
-A plan is a list of steps, each one transaction. Steps are made in order and a plan stops at the first that conflicts, so a plan is
-ordered such that every prefix of it leaves something harmless (a topic's record comes last when it is made, first when it goes).
+A plan is a list of steps, each one transaction. Steps are carried out in order and a plan stops at the first that conflicts, so a plan is
+ordered such that every prefix of it leaves something harmless (a topic's record comes last when it is created, first when it is deleted).
 
 Keys here are without the prefix; the session adds it, and the fences.
 """

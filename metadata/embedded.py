@@ -53,7 +53,7 @@ APPLICATION_ID: Final = 0x4C6F7764
 """Tells SQLite's own tools, and `file`, whose database this is: "Lowd"."""
 
 BUSY_TIMEOUT_S: Final = 5.0
-"""How long a write waits for somebody who looks into the file with SQLite's shell."""
+"""How long a write waits for another process that reads the file, such as SQLite's shell."""
 
 MAX_FILE_BYTES: Final = 2 << 30
 """The file refuses to grow beyond this, as a full disk does: transactions that delete still pass. Source: etcd's default quota."""

@@ -1,6 +1,6 @@
 """The state that a store without a server keeps: keys, revision, leases, and the recent past for watches.
 
-Pure: no waiting, no disk, time is passed in. A transaction is first staged on an overlay and changes the state only when whoever
+Pure: no waiting, no disk, time is passed in. A transaction is first staged on an overlay and changes the state only when the store that
 keeps it durable says so (`commit`), so that a failed write leaves nothing behind. Several transactions may be staged on one
 overlay, each under its own revision: that is a group commit.
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 HISTORY_REVISIONS: Final = 4096
-"""Revisions that are kept for watches, at least; a watch that falls further behind reads the range anew. They are in memory:
+"""Revisions that are kept for watches, at least; a watch that falls further behind reads the range again. They are in memory:
 a thousand partitions made in chunks of a hundred are 10 revisions of about 20 kB each."""
 
 LEASES_PER_BOOT: Final = 1 << 32
@@ -218,7 +218,7 @@ class Engine:
         held.deadline_ms = now_ms + held.time_to_live_ms
 
     def restart_leases(self, now_ms: int) -> None:
-        """Let every lease's whole time begin anew, as etcd does when its leader changes: for a while nobody could renew."""
+        """Start the time of every lease again, as etcd does when its leader changes: for a while no lease could be renewed."""
         for held in self._leases.values():
             held.deadline_ms = now_ms + held.time_to_live_ms
 

@@ -19,7 +19,7 @@ class NotControllerError(SessionError):
 
 
 class ConflictError(SessionError):
-    """A key that the change relies on was changed by somebody else. Decide anew on a newer image."""
+    """A key that the change relies on was changed by another writer. Decide again on a newer image."""
 
 
 class DuplicateBrokerError(SessionError):

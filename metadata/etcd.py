@@ -1,12 +1,12 @@
 """The metadata store of a cluster: etcd v3, through a thin session of our own on `grpc.aio`.
 
-Guards: a transaction is sent once. When its answer was lost, the caller is told so (AmbiguousError) and decides; only reads, and calls
-that may be made twice without harm, are made again, at the next endpoint. All reads are linearizable. A watch goes on after a lost
+Guards: a transaction is sent once. When its answer was lost, the caller gets AmbiguousError and decides; only reads, and calls
+that may be repeated without harm, are repeated, at the next endpoint. All reads are linearizable. A watch goes on after a lost
 connection where it was, from the revision after the last that it delivered, so nothing is missed and nothing comes twice; if etcd has
-compacted that revision, the watcher is told.
+compacted that revision, the watcher gets an error.
 
 Does not do: deciding what an ambiguous transaction did (`writer`), pauses between attempts (`session`), compaction (etcd has a setting for
-it, `--auto-compaction-retention`). Progress notifications are not relied upon: etcd has told wrong ones.
+it, `--auto-compaction-retention`). Progress notifications are not relied upon: etcd has sent wrong ones.
 
 One event loop of a process may use it, for gRPC can't serve two. Sources: etcd's API guide, its `rpc.proto`; Jepsen's reports on etcd and
 on its Java client, which executed transactions twice.
@@ -54,7 +54,7 @@ START_TIMEOUT_S: Final = 10.0
 _START_PAUSE_S: Final = 0.1
 
 RANGE_ATTEMPTS: Final = 3
-"""How often a range is begun anew because the revision of its first page was compacted meanwhile."""
+"""How often a range is started over because the revision of its first page was compacted meanwhile."""
 
 
 class EtcdStore:
@@ -177,7 +177,7 @@ class EtcdStore:
     async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
         """See `MetadataStore.lease_grant`. etcd counts in seconds, and has a shortest time: what is granted is never shorter than asked.
 
-        Made again after a lost answer: a lease that nobody knows of ends by itself.
+        Repeated after a lost answer: a lease that no broker knows of ends by itself.
         """
         response = await self._read("Lease/LeaseGrant", rpc.LeaseGrantRequest(TTL=-(-time_to_live_ms // 1000)), rpc.LeaseGrantResponse)
         return response.ID
@@ -235,7 +235,7 @@ class EtcdStore:
     # Calls
 
     async def _read(self, method: str, request: Any, response_type: type[T]) -> T:
-        """A call that may be repeated, and whose effect, if it has one, nobody sees. Errors: UnavailableError, CompactedError."""
+        """A call that may be repeated, and whose effect, if it has one, is not visible. Errors: UnavailableError, CompactedError."""
         try:
             return await self._call(method, request, response_type, repeatable=True)
         except CallFailedError as error:

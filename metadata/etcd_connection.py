@@ -74,7 +74,7 @@ _NO_LEADER: Final = "etcdserver: no leader"
 _TOKEN_IS_OVER: Final = frozenset(
     {"etcdserver: invalid auth token", "etcdserver: revision of auth store is old", "etcdserver: user name is empty"}
 )
-"""With these etcd says, before anything is done, that the token has to be asked for anew, or that one is needed now."""
+"""With these etcd says, before anything is done, that a new token is needed."""
 
 _AUTH_FAILED: Final = "etcdserver: authentication failed, invalid user ID or password"
 _AUTH_IS_OFF: Final = "etcdserver: authentication is not enabled"
@@ -359,7 +359,7 @@ class EtcdConnection:
         raise failure from error
 
     async def _leave(self, link: _Link) -> None:
-        """Turn to the next endpoint, unless somebody did already."""
+        """Turn to the next endpoint, unless another call did already."""
         if link is self._link and not self.closed:
             self._link = self._link_to((link.number + 1) % len(self.endpoints))
             self.connections += 1

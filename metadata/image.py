@@ -52,7 +52,7 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_leader(self) -> bool:
-        """Whether somebody leads it."""
+        """Whether a broker leads it."""
         return self.leader != NO_LEADER
 
 
@@ -78,10 +78,10 @@ NOTHING_SET = ConfigImage()
 
 
 class ImageDelta(msgspec.Struct, frozen=True):
-    """What is different in a newer image. A topic deleted and made anew under its name is in `topics_deleted` and `topics_created`.
+    """What is different in a newer image. A topic deleted and created again under its name is in `topics_deleted` and `topics_created`.
 
     `topics_changed` are topics that were and are, with another partition or configuration. `brokers_changed` are those that came, went or
-    registered anew, and those with another wish to stop, other offline replicas or other marks, or that were unregistered.
+    registered again, and those with another wish to stop, other offline replicas or other marks, or that were unregistered.
     `broker_configs_changed` are names as in `MetadataImage.broker_configs`. What is set on groups takes effect where it is looked up.
     """
 
@@ -112,7 +112,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
     under the empty name what was set on all of them. `shutdowns`, `offline_replicas` and `stale_marks` tell more of brokers, by their ids
     (`broker_image`); ask the methods instead. `known_brokers` are all that ever registered and weren't unregistered, as they registered
     last. `group_configs` has what is set on groups, by their ids. `deleted_topics` are topic ids that were deleted, the newest of them at
-    least, with the revision of the deletion. `suspension` says why nobody may act on these metadata; it is empty while all may. The
+    least, with the revision of the deletion. `suspension` says why no broker may act on these metadata; it is empty while all may. The
     mappings must not be changed.
     """
 
@@ -212,10 +212,10 @@ def difference(
     """What is different in `new`, of these topics and brokers, or of all."""
     names = dict.fromkeys([*old.topics, *new.topics]) if names is None else names
     if broker_ids is None:
-        told = (
+        changed = (
             each for image in (old, new) for each in (*image.brokers, *image.offline_replicas, *image.stale_marks, *image.known_brokers)
         )
-        broker_ids = dict.fromkeys(told)
+        broker_ids = dict.fromkeys(changed)
     created, deleted, changed = [], [], []
     for name in names:
         before, after = old.topics.get(name), new.topics.get(name)

@@ -2,7 +2,7 @@
 
 That the broker's lease lives doesn't prove that its image is young: the watch may lag behind, or be silent. So the store is asked for its
 revision from time to time; the image is at least as young as that question once it shows the answer. When it stays behind, everything is
-read anew and the watch begun anew.
+read again and the watch started again.
 
 Guards: the image never goes back; every listener sees every image, in order.
 """
@@ -36,7 +36,7 @@ WATCH_PATIENCE_S: Final = 0.2
 """How long the watch may take to show something, before it is read instead."""
 
 BEHIND_PART: Final = 0.25
-"""The part of that time for which an image may stay behind before everything is read anew."""
+"""The part of that time for which an image may stay behind before everything is read again."""
 
 
 class CopyKeeper(Protocol):
@@ -183,7 +183,7 @@ class ImageFollower:
             self._behind = (revision, sent_ms)
 
     async def prove_age(self) -> None:
-        """Ask the store for its revision, again and again; read everything anew when the image stays behind."""
+        """Ask the store for its revision, again and again; read everything again when the image stays behind."""
         while True:
             await asyncio.sleep(self._pause_ms / 1000)
             sent_ms = self._clock.monotonic_ms()
@@ -213,7 +213,7 @@ class ImageFollower:
         for _, waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(SessionError(self._ended))
-                waiter.exception()  # Whoever waited may be dead.
+                waiter.exception()  # The task that waited may be gone.
         self._waiting.clear()
 
 

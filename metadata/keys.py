@@ -4,7 +4,7 @@
 |---|---|---|
 | `cluster_id` | text | for ever, made once |
 | `brokers/<id>` | `BrokerRecord` | with the broker's lease; its create revision is the broker epoch |
-| `known_brokers/<id>` | `BrokerRecord` of its last registration | from the first registration on, until somebody unregisters it |
+| `known_brokers/<id>` | `BrokerRecord` of its last registration | from the first registration until it is unregistered |
 | `shutdown/<id>` | its broker epoch | with that broker's lease; it wants to stop, its leaderships move first |
 | `offline/<id>` | map of topic id to numbers | with that broker's lease; its replicas in log directories that failed |
 | `registrations/<id>` | `RegistrationRecord` | for ever, a larger number with each start |
@@ -25,7 +25,7 @@
 | `producer_ids/next` | number | for ever, one block more per grant |
 | `adoption` | `1` | while topics are being taken over that were found on disk |
 
-Partitions stand under the topic's **id**, so that a topic deleted and made anew can't revive the state of the old one. Topic names
+Partitions stand under the topic's **id**, so that a topic deleted and created again can't revive the state of the old one. Topic names
 consist of letters, digits, `.`, `_` and `-`, so a name never holds the separator; a group's id may, and is the rest of its key.
 """
 
@@ -80,7 +80,7 @@ def broker(broker_id: BrokerId) -> bytes:
 
 
 def known_broker(broker_id: BrokerId) -> bytes:
-    """What a broker told of itself when it registered last."""
+    """What the last registration of a broker says of it."""
     return KNOWN_BROKERS + b"%d" % broker_id
 
 

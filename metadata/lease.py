@@ -1,7 +1,7 @@
 """The lease under which a broker is registered: renewed, and the moment from which the broker can't know that it lives.
 
 Guards: that moment counts from before a renewal was sent, and only from renewals that were answered to this loop. So it is before the
-lease ends in the store, whoever else renewed it (`lease_keeper`), and however long the loop was held between.
+lease ends in the store, also where `lease_keeper` renewed it, and however long the loop was held between.
 
 Does not do: registering (`registration`), what a broker does without a lease (`session`).
 """
@@ -26,7 +26,7 @@ received the renewal, the broker from when it sent it, so with clocks of about t
 
 
 class HeldLease:
-    """See the module. Part of a session, used from its loop."""
+    """When the lease of a broker ends, as far as the broker may rely on it. Part of a session, used from its loop."""
 
     def __init__(
         self, store: MetadataStore, clock: Clock, *, time_to_live_ms: int, keep_alive_ms: int, keeper: LeaseKeeper | None = None

@@ -7,7 +7,7 @@ loses its lease: at most a quarter of the session later than a process that is d
 Guards: fencing never relies on a keeper. Until when the broker may act follows only from answers that the loop got, and from the moments
 before it asked (`lease`). A loop that wakes after more than `FENCE_PART` of the session is fenced until its own renewal is answered, one
 round trip later, and goes on in the same registration. So a keeper may renew too much or too little without harm to what is acknowledged:
-a lease that is renewed is alive in the store, and nobody else was elected.
+a lease that is renewed is alive in the store, and no other broker was elected.
 
 A broker whose own renewals fail is fenced, and must lose its lease though a keeper reaches the store: a keeper trusts a loop for a number
 of ticks after each renewal of the loop's own. Ticks, not time, for a loop that is held counts none.
@@ -104,7 +104,7 @@ class LeaseWatch:
 
 
 class LeaseKeeper(Protocol):
-    """Renews a lease for a loop that is held; see the module. Used from that loop."""
+    """Renews a lease from a thread while the loop is held. Used from that loop."""
 
     def tick(self) -> None:
         """The loop runs. Called `LOOKS_PER_SESSION` times in a session."""

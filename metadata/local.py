@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 STALL_MS: Final = 500
 """A lease timer that fires later than this shows that the process stood still (SIGSTOP, suspended laptop, swapping): its sessions
-could not renew, so all leases begin anew. A session counts its own fencing from what it sent, so a longer lease is safe."""
+could not renew, so the time of all leases starts again. A session counts its own fencing from what it sent, so a longer lease is safe."""
 
 GRACE_MS: Final = 50
 """How long a lease whose time is over may still be renewed. A loop that was held rings the timers of leases before it serves the
@@ -108,7 +108,7 @@ class LocalStore:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be decided on this store any more, until it is opened anew; None while all is well."""
+        """Why nothing can be decided on this store any more, until it is opened again; None while all is well."""
         return self._failed
 
     # Reading
@@ -279,7 +279,7 @@ class LocalStore:
     # Leases
 
     def _arm_lease_timer(self) -> None:
-        """Have one timer for the lease that ends first. Keep-alives don't touch it: it fires early, and is set anew."""
+        """Have one timer for the lease that ends first. Keep-alives don't touch it: it fires early, and is set again."""
         deadline_ms = self._engine.next_lease_deadline()
         if deadline_ms is None or self._closed or self._failed is not None:
             return
@@ -295,7 +295,7 @@ class LocalStore:
         self._lease_timer = self._loop.call_later(delay_ms / 1000, then, context=self._context)
 
     def _on_lease_timer(self) -> None:
-        """The time of a lease may be over. If it is, whoever holds it gets a turn to renew it."""
+        """The time of a lease may be over. If it is, its holder gets a turn to renew it."""
         self._lease_timer = None
         now_ms = self._clock.monotonic_ms()
         if not self._has_stalled(now_ms) and self._engine.expired_leases(now_ms):
@@ -350,4 +350,4 @@ def _answer(group: list[_Waiting]) -> None:
 def _refuse(waiting: _Waiting, error: MetadataStoreError) -> None:
     if not waiting.answer.done():
         waiting.answer.set_exception(error)
-        waiting.answer.exception()  # Whoever asked may be dead; nobody else misses the answer.
+        waiting.answer.exception()  # The task that asked may be gone; no other one needs the answer.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class MemoryDisk:
     """What is durable: keys, revision and the number of lives. Survives the process that writes it.
 
-    `fail_next(applied)` lets the next write fail: `applied` False is a full disk, None one of which nobody knows what it holds.
+    `fail_next(applied)` lets the next write fail: `applied` False is a full disk, None an unknown outcome.
     """
 
     def __init__(self) -> None:
@@ -129,11 +129,11 @@ class MemoryStore(LocalStore):
         super().__init__(engine=engine, journal=self._memory_journal, clock=clock, loop=loop)
 
     def suspend_leases(self) -> None:
-        """The store is away: nobody can renew, and no lease ends."""
+        """The store is away: no lease can be renewed, and none ends."""
         self.cancel_lease_timer()
 
     def restart_leases(self) -> None:
-        """It is back: every lease's whole time begins anew, as etcd does."""
+        """It is back: the time of every lease starts again, as etcd does it."""
         self.engine.restart_leases(self._clock.monotonic_ms())
         self._arm_lease_timer()
 

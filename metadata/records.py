@@ -18,7 +18,7 @@ LOG_START_REPORTING_LEVEL: Final = 1
 """The metadata level from which on a broker reports its log starts when it fetches as a follower. Source: KIP-107."""
 
 NO_LEADER: BrokerId = -1
-"""The leader of a partition that nobody can lead now."""
+"""The leader of a partition that no replica can lead now."""
 
 
 class MetadataCorruptError(ValueError):

@@ -4,8 +4,8 @@ Each broker hands in what its log directories hold (`BrokerFacts`). The newest c
 store, with these differences:
 
 * a partition has no leader, and in sync are those of its in-sync replicas whose logs go furthest, by leader epoch and end; the first broker
-  of them that starts is elected. So nobody leads that lacks what was acknowledged, also if the copy is a moment behind.
-* leader epochs are above all that any log, copy or the store has, by `EPOCH_JUMP`: what another one was told of them counts no more
+  of them that starts is elected. So no replica leads that lacks what was acknowledged, also if the copy is a moment behind.
+* leader epochs are above all that any log, copy or the store has, by `EPOCH_JUMP`: what others hold of an older epoch counts no more
 * registrations are those that the directories have; producer ids are above all that may have been given out
 * the store gets another history, which names the one it comes from and up to where: a directory that has seen more of that is refused
 

@@ -1,7 +1,8 @@
 """Writes a recovery into the store, in steps: while it is under way, and if it is cut off, no broker acts on what is there.
 
 The first step suspends the store, the last one gives it its new history and lifts the suspension. Every step in between compares that the
-suspension is the one that this recovery wrote, so that of two at the same time one ends. A recovery that was cut off is made again, whole.
+suspension is the one that this recovery wrote, so that of two at the same time one ends. A recovery that was interrupted is run again, as
+a whole.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each start draws a number from the store that no start had before. The number is written to every sound log directory, durably, and
 then to the store, in the transaction that registers. A directory whose number is missing or behind the last registered one was put back
-from a copy, or is new: what it should hold is marked in the store, in that same transaction, and only then is its number written anew. So
-are replicas that no directory holds. A mark says that its replicas can't be elected; joining the ISR anew takes it away.
+from a copy, or is new: what it should hold is marked in the store, in that same transaction, and only then is its number written again. So
+are replicas that no directory holds. A mark says that its replicas can't be elected; joining the ISR again removes it.
 
 When only the lease was lost, and the process lived on, its directories are what they were: it registers again under its number, unless
 another process has registered as this broker meanwhile.
@@ -11,7 +11,7 @@ another process has registered as this broker meanwhile.
 Guards: one registration for each id; no answer that was lost is guessed at. A registration of a process that is dead for certain, for its
 directories are ours now and have its number, is ended; any other is waited for.
 
-Does not do: keeping the lease alive (`session`). A copy that was made in the same life as what it lacks can't be told from the directory.
+Does not do: keeping the lease alive (`session`). A copy taken in the same life as what it lacks can't be distinguished from the directory.
 Sources: Kafka's `ClusterControlManager`; KIP-631, KIP-841; the model in tests/model/registration.py.
 """
 
@@ -77,7 +77,7 @@ class LogDirectories(Protocol):
 
 
 class NoDirectories:
-    """Stands for the directories of a broker that has none, or whose directories nobody else could stand in for."""
+    """Stands for the directories of a broker that has none, or whose directories no other could replace."""
 
     def registrations(self) -> Mapping[str, int | None]:
         """See `LogDirectories`."""
@@ -101,7 +101,7 @@ class Registered(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Drawn(msgspec.Struct, frozen=True):
-    """A number that nobody else has, and what it was drawn for. `revision` is what the registration compares with."""
+    """A unique number, and what it was drawn for. `revision` is what the registration compares with."""
 
     number: int
     revision: Revision
@@ -209,7 +209,7 @@ class Registrar:
                 )
             number = max(record.drawn, newest) + 1
             unchanged = Compare(key, "modify", "==", ABSENT if pair is None else pair.modify_revision)
-            with suppress(AmbiguousError):  # Then the number may be drawn, by nobody: another one is.
+            with suppress(AmbiguousError):  # Then the number may be drawn without an owner: another one is drawn.
                 put = Put(key, encode(RegistrationRecord(number, record.registered)))
                 result = await self._store.transact([unchanged], [put])
                 if result.succeeded:
@@ -272,7 +272,7 @@ class Registrar:
         if offline:
             operations.append(Put(self._key(keys.offline(self._broker_id)), encode(encode_replicas(offline)), lease))
         if self._record.metadata_level < LOG_START_REPORTING_LEVEL:
-            # Whoever has the features agreed meanwhile does so without knowing of us: one of the two has to fail.
+            # A broker that finalizes features meanwhile does so without knowing of this one: one of the two has to fail.
             compares.append(Compare(self._key(keys.FEATURES), "modify", "==", ABSENT if features is None else features.modify_revision))
             operations.append(Put(self._key(keys.FEATURES), encode(FeaturesRecord()) if features is None else features.value))
         try:
@@ -298,7 +298,7 @@ class Registrar:
         return self._directories.missing_replicas(image, drawn.unsound)
 
     def _is_dead(self, others: _Others) -> bool:
-        """Whether whoever is registered had directories that are ours now: it can't live, for they are locked while it does."""
+        """Whether the registered broker had directories that are ours now: it can't live, for they are locked while it does."""
         registered = _registration(others.registration).registered
         return self._number == 0 and registered > 0 and registered in self._held
 

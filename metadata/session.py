@@ -219,7 +219,7 @@ class MetadataSession:
         *,
         adopts: bool = False,
     ) -> None:
-        """Register, become controller if nobody is, bring the image up to date, and keep all that so until `close`.
+        """Register, become controller if there is none, bring the image up to date, and keep all that so until `close`.
 
         Returns when the image shows this registration and what `reconcile` wanted. After an error only `close` may be called.
         `directories` are those whose locks are held; `offline` are replicas in others, which failed. `adopts`: see `Registrar.begin`.
@@ -250,7 +250,7 @@ class MetadataSession:
         self._wishes.set()
 
     def set_offline(self, replicas: Replicas) -> None:
-        """Have the cluster know, as soon as the store can be told, that exactly these replicas can't be served here."""
+        """Write, as soon as the store can be reached, that exactly these replicas can't be served here."""
         if replicas != self._offline:
             self._offline = replicas
             self._wishes.set()
@@ -316,7 +316,7 @@ class MetadataSession:
             return await self._writer.write(plan.steps, fences, self.image.revision)
 
     async def allocate_producer_ids(self) -> range:
-        """Take a block of producer ids that nobody had before. Errors: FencedError, UnavailableError."""
+        """Take a block of unused producer ids. Errors: FencedError, UnavailableError."""
         async with self._refusing():
             return await self._writer.allocate_producer_ids(self._fences(needs_controller=False))
 
@@ -367,7 +367,7 @@ class MetadataSession:
                 listener()
 
     async def _hold_lease(self) -> None:
-        """Renew the lease; when it is lost, register anew as a broker that knows nothing."""
+        """Renew the lease; when it is lost, register again as a broker that knows nothing."""
         while True:
             with suppress(LeaseGoneError):
                 await self._lease.renew_until_lost(self._store_guard.check_connection, self._wishes.set)
@@ -401,9 +401,9 @@ class MetadataSession:
 
     async def _write_wishes(self) -> None:
         if self.broker_epoch == 0:
-            return  # A new registration brings them along, or has them told then.
-        told = self.image.offline_replicas.get(self.broker_id, {})
-        if told != self._offline:
+            return  # A new registration brings them along, or writes them then.
+        written = self.image.offline_replicas.get(self.broker_id, {})
+        if written != self._offline:
             await self._tell(keys.offline(self.broker_id), encode(encode_replicas(self._offline)))
         if self._stops:
             await self._tell(keys.shutdown(self.broker_id), encode(self.broker_epoch))
@@ -431,7 +431,7 @@ class MetadataSession:
     # Controller
 
     async def _control(self) -> None:
-        """Whenever brokers or the controller change: become controller if nobody is, and do its work."""
+        """Whenever brokers or the controller change: become controller if there is none, and do its work."""
         retry = Retry()
         while True:
             await self._controller_work.wait()

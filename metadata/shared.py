@@ -3,7 +3,7 @@
 Each broker has a share of its own. A share that was closed says nothing to the store any more, not even that its broker's lease may end:
 that is what a broker that died looks like to the others.
 
-Guards: the store is open exactly while somebody has a share of it; opening and closing never overlap.
+Guards: the store is open exactly while a broker has a share of it; opening and closing never overlap.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class SharedStore:
     """Hands out shares of a store. Used from one event loop."""
 
     def __init__(self, open_store: Callable[[], Awaitable[OwnedStore]]) -> None:
-        """`open_store` is asked whenever there is nobody yet, or nobody any more."""
+        """`open_store` is called for the first share, and for the first after the last was closed."""
         self._open_store = open_store
         self._turn = asyncio.Lock()
         self._store: OwnedStore | None = None
         self._shares = 0
 
     async def join(self) -> StoreShare:
-        """A share; the caller closes it. Errors: those of opening the store, to whoever asked then."""
+        """A share; the caller closes it. Errors: those of opening the store, for all callers that wait for it."""
         async with self._turn:
             if self._store is None:
                 self._store = await self._open_store()
@@ -51,7 +51,7 @@ class SharedStore:
             self._shares -= 1
             if self._shares == 0:
                 store, self._store = self._store, None
-                assert store is not None, "the store was closed under somebody's share"
+                assert store is not None, "the store was closed while it was shared"
                 await store.close()
 
 

@@ -54,7 +54,7 @@ class UnavailableError(MetadataStoreError):
 
 
 class AccessDeniedError(UnavailableError):
-    """The store doesn't let us in, or not there: nothing was applied, and nothing will be until somebody changes that."""
+    """The store doesn't let us in, or not there: nothing was applied, and nothing will be until its permissions change."""
 
 
 class AmbiguousError(MetadataStoreError):
@@ -169,7 +169,7 @@ class MetadataStore(Protocol):
         ...
 
     async def lease_keep_alive(self, lease: LeaseId) -> None:
-        """Let the lease's whole time begin anew. Errors: LeaseGoneError, UnavailableError."""
+        """Start the time of the lease again. Errors: LeaseGoneError, UnavailableError."""
         ...
 
     async def lease_revoke(self, lease: LeaseId) -> None:
@@ -203,11 +203,11 @@ class MetadataStore(Protocol):
 
 
 class OwnedStore(MetadataStore, Protocol):
-    """A store as whoever opened it sees it."""
+    """A store, as the code that opened it sees it."""
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be decided on this store any more, until it is opened anew; None while that is not so."""
+        """Why nothing can be decided on this store any more, until it is opened again; None while that is not so."""
         ...
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ remove, truncate or serve what it must not. Five things give such a store away:
 * a broker writes into the store, soon after a change, that it has acted on it: no other writes that key, so its revision can't pass for a
   later one
 * the store's raft log is shorter than in an unbroken life; this needs no memory, so it is also found by a broker that was away meanwhile
-* the store goes back while a broker is connected with it, or shows another state when a connection is made again
+* the store goes back while a broker is connected with it, or shows another state when a connection is opened again
 * another broker found one of these: it writes a suspension into the store, on which every broker stops
 
 A store of another history, which a recovery has made, is for directories that the recovery knew of.
@@ -55,7 +55,7 @@ SUSPENSION_TIMEOUT_S: Final = 3.0
 
 
 class StoreGuard:
-    """See the module. Part of a session."""
+    """Refuses a store that can't be a later state of what this broker acted on. Part of a session."""
 
     def __init__(
         self, store: MetadataStore, follower: ImageFollower, prefix: bytes, broker_id: BrokerId, random: Random, clock: Clock
@@ -126,7 +126,7 @@ class StoreGuard:
             raise InconsistentClusterError("the metadata were brought forward while this broker ran, which has to be started again")
 
     def witness(self) -> Step | None:
-        """What has the store hold that this broker has acted on its newest change; None while it holds that, or has just been told."""
+        """What has the store hold that this broker has acted on its newest change; None while it holds that, or was just written."""
         copy, now_ms = self._follower.copy, self._clock.monotonic_ms()
         if not copy.has_news or now_ms < self._witness_due_ms:
             return None

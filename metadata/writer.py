@@ -85,13 +85,13 @@ class FencedWriter:
         return revision
 
     async def allocate_producer_ids(self, fences: Sequence[Compare]) -> range:
-        """Take a block of producer ids that nobody had before. Errors: FencedError, UnavailableError (also after many conflicts)."""
+        """Take a block of unused producer ids. Errors: FencedError, UnavailableError (also after many conflicts)."""
         key = self._prefix + keys.NEXT_PRODUCER_ID
         for _ in range(PRODUCER_ID_ATTEMPTS):
             current = await self._store.get(key)
             first = 0 if current is None else int(current.value)
             unchanged = Compare(key, "modify", "==", ABSENT if current is None else current.modify_revision)
-            with suppress(AmbiguousError):  # Then the block may be taken, by nobody: ids are not scarce.
+            with suppress(AmbiguousError):  # Then the block may be taken without an owner: ids are not scarce.
                 result = await self._store.transact(
                     [unchanged, *fences], [Put(key, b"%d" % (first + PRODUCER_ID_BLOCK))], _fence_reads(fences)
                 )
@@ -129,7 +129,7 @@ class FencedWriter:
             if ambiguous and (revision := await self._effect_of(operations[0], seen)) is not None:
                 return revision
             self._raise_if_fenced(fences, result)
-            message = f"{operations[0].key!r}, or a key that its change relies on, was changed by somebody else"
+            message = f"{operations[0].key!r}, or a key that its change relies on, was changed by another writer"
             raise ConflictError(message)
 
     async def _effect_of(self, operation: Put | Delete, seen: Revision) -> Revision | None:

@@ -3,7 +3,7 @@
 A request header is flexible (version 2, with tagged fields) from the API's first flexible version on; a response header (version 1)
 likewise, except that of ApiVersions, which a client must be able to read before it knows any version (KIP-511).
 
-What is declared here isn't yet advertised: the table of versions that clients see is made from the handlers' registry.
+What is declared here isn't yet advertised: the table of versions that clients see comes from the handlers' registry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records as columns: the buffers that Arrow's arrays are made of, so that no object is made for a record.
+"""Records as columns: the buffers that Arrow's arrays are made of, so that no object is created for a record.
 
 `RecordColumns` is written, by `record_columns.append_batches`; `RecordRows` is read, by `record_columns.build_batches`. A column of byte
 strings is what Arrow calls a binary (or string) array:
@@ -29,7 +29,7 @@ _FIRST_OFFSET: Final = bytes(4)
 
 
 class BinaryColumn:
-    """A growing column of byte strings, some of them null. See the module for the buffers."""
+    """A growing column of byte strings, some of them null, in Arrow's buffers as described above."""
 
     __slots__ = ("null_count", "offsets", "validity", "values")
 

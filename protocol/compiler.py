@@ -34,8 +34,8 @@ _FUNCTIONS = tuple(form.value for form in (*DecoderForm, *EncoderForm))
 class Codec(Generic[M]):
     """One message at one version.
 
-    Each function is made when it is first asked for, for a broker reads requests and writes responses, and seldom the reverse. It is then
-    a plain attribute, so that a caller may keep it.
+    Each function is compiled when it is first used, because a broker reads requests and writes responses, and seldom the reverse. It is
+    then a plain attribute, so that a caller may keep it.
     """
 
     version: int

@@ -19,7 +19,7 @@ One group is many records, so that a change costs what it changes. Keys and valu
     >>> decode_change(key, value) == change
     True
 
-A record of these types that can't be read is an error; other types are nobody's business here. Migration: as in `group_records`.
+A record of these types that can't be read is an error; other types are ignored here. Migration: as in `group_records`.
 
 Source: Kafka's ConsumerGroup*Key/Value, `GroupCoordinatorRecordHelpers`; KIP-848, KIP-1101 (the hash instead of the topics).
 """

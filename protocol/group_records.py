@@ -150,7 +150,7 @@ class GroupMetadata(msgspec.Struct, frozen=True):
 
 
 class OffsetRecords:
-    """Makes the records of one group's offsets in one topic. What they have in common is made once: a request commits many.
+    """Makes the records of one group's offsets in one topic. What they have in common is encoded once: a request commits many.
 
     What the codecs of `OffsetCommitKey` and `OffsetCommitValue` make, in a fraction of the time: a broker writes tens of thousands in a
     second.
@@ -164,7 +164,7 @@ class OffsetRecords:
         self._end = _INT64.pack(commit_timestamp) + (_NO_TAGS if topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + topic_id)
 
     def encode_all(self, values: Iterable[tuple[int, OffsetCommitValue]]) -> list[CoordinatorRecord]:
-        """The records that keep offsets. Most have no metadata and no expiry: these are made here, in a loop without calls."""
+        """The records that keep offsets. Most have no metadata and no expiry: these are encoded here, in a loop without calls."""
         key_start, end, encode, rows = self._key_start, self._end, self.encode, []
         pack_key, pack_value = _INT32.pack, _OFFSET_VALUE.pack
         for partition, value in values:

@@ -258,7 +258,7 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     is_transactional: bool = False
     with_crc: bool = True
-    """False leaves it 0, for whoever fills in fields that it covers."""
+    """False leaves it 0, for a caller that fills in fields that it covers."""
 
 
 class BuiltBatch(NamedTuple):

@@ -1,6 +1,6 @@
 """Durability behind a port: the only code, beside start and stop, that waits for the disk.
 
-Whoever needs something durable describes it as a `Barrier` and hands it to the `Committer` of its log directory, which answers in the
+A caller that needs something durable describes it as a `Barrier` and hands it to the `Committer` of its log directory, which answers in the
 event loop. Barriers that wait together are carried out together (group commit): each file is synced once however many asked for it.
 
 * The answers come in the order of submission. The barriers of one round become durable in no particular order: who needs one to be
@@ -180,7 +180,7 @@ class ThreadCommitter:
         self._submitted: queue.SimpleQueue[tuple[Barrier, OnDone] | None] = queue.SimpleQueue()
         self._failure: OSError | None = None
         self._closing = self._closed = False
-        # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that nobody stops any more.
+        # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that is not stopped any more.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         start_thread(self._thread)
 
@@ -206,7 +206,7 @@ class ThreadCommitter:
     def _work(self) -> bool:
         """One round of what waits, or the next that comes. Returns whether there may be others."""
         waiting = [self._submitted.get()]
-        while not self._submitted.empty():  # Nobody else takes anything.
+        while not self._submitted.empty():  # No other thread takes anything.
             waiting.append(self._submitted.get())
         taken = [item for item in waiting if item is not None]
         if taken:
@@ -219,7 +219,7 @@ class ThreadCommitter:
             this_round = _Round(self._filesystem, barriers)
             try:
                 self._run_round(this_round)
-            except Exception as bug:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            except Exception as bug:  # noqa: BLE001 - whatever it is, the waiting callers must get it
                 self._failure = OSError(errno.EIO, f"the committer {self._thread.name} failed: {bug!r}")
                 self._failure.__cause__ = bug
             else:

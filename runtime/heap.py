@@ -37,7 +37,7 @@ class _MallInfo2(ctypes.Structure):
 
 
 class _GlibcHeap:
-    """See the module."""
+    """Gives freed memory of the heap back to the system."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._mallinfo2 = library.mallinfo2

@@ -1,4 +1,4 @@
-"""Work in Python that takes seconds, done where it takes the interpreter from nobody: in a process of its own.
+"""Work in Python that takes seconds, done in a process of its own, so that the event loop keeps the interpreter.
 
 A thread won't do: one that computes, holding the interpreter 5 ms at a time, moved the 99th percentile of an echo from 1.2 to 15.9 ms.
 
@@ -33,11 +33,11 @@ Work: TypeAlias = Callable[[FileSystem, bytes], Iterator[Step]]
 
 
 class WorkFailedError(Exception):
-    """The work raised what it should have told, or its process is gone."""
+    """The work raised what it should have returned, or its process is gone."""
 
 
 class WorkListener(Protocol):
-    """Told in the event loop."""
+    """Called in the event loop."""
 
     def on_message(self, message: bytes) -> None:
         """The messages of the steps, in their order."""
@@ -111,7 +111,7 @@ class SimulatedHeavyWorker:
                 running.steps.close()  # type: ignore[attr-defined]  # of a generator
             else:
                 step = next(running.steps, None)
-        except Exception as failed:  # noqa: BLE001 - told as the other process tells it
+        except Exception as failed:  # noqa: BLE001 - reported as the other process reports it
             error = WorkFailedError(repr(failed))
         if step is None:
             del self._waiting[0]

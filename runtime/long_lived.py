@@ -2,7 +2,7 @@
 
 A full collection goes through every container that there is, in one go, while all threads stand still: ten thousand partitions have some
 thirty containers each. Partitions stay, and hold no cycles: they are freed without the collector when they go. So each time many have been
-made, the collector is told to look at nothing that exists by then any more. What it would have found is collected just before, so only
+made, the collector is configured to ignore all that exists by then. What it would have found is collected just before, so only
 what becomes part of a cycle later stays in memory for good: some kilobytes for each connection that was open.
 
 It works on the whole process, so it is for a process that is a broker and nothing else.
@@ -18,7 +18,7 @@ MADE_PER_FREEZE: Final = 1_000
 
 
 class LongLived:
-    """Counts what is made to stay."""
+    """Counts objects that stay."""
 
     __slots__ = ("_made",)
 

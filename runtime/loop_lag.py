@@ -1,4 +1,4 @@
-"""How late an event loop is: a histogram, and for each sample the share of whoever was to blame.
+"""How late an event loop is: a histogram, and for each sample the share of each cause.
 
 A timer that rings late tells that something held the loop: our own code, a system call that it waited for, or a machine that had no
 processor to spare. `LoopLag` is given each lateness, with what the loop's thread used since the sample before, and keeps two histograms:
@@ -90,7 +90,7 @@ class LoopLagSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopLag:
-    """See the module. Used from the loop's thread only."""
+    """Measures how late the loop is. Used from the loop's thread only."""
 
     __slots__ = ("_held", "_lag", "_last")
 

@@ -56,7 +56,7 @@ async def connect(
     """Open a connection, served by the protocol that `factory` makes; with `tls` it is encrypted when the protocol sees it.
 
     Raises:
-        OSError: nobody listens there, the name is unknown, the peer cannot be reached, or its certificate isn't trusted (ssl.SSLError).
+        OSError: no process listens there, the name is unknown, the peer cannot be reached, or its certificate isn't trusted (ssl.SSLError).
             It may take minutes: callers set a limit.
     """
     if tls is None:

@@ -1,7 +1,7 @@
 """Files in the syntax of Java's properties, as Kafka's brokers and clients are configured by them.
 
 `key=value`, `key: value` or `key value`; # and ! comments, backslash escapes and continued lines. Texts only: what a key means, and which
-there are, is for whoever reads them. Source: java.util.Properties.
+there are, is for the caller. Source: java.util.Properties.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class SimulatedDeadlockError(RuntimeError):
 
 
 class SimulatedNode:
-    """A process on the host `name`; see the module. Made by `SimulatedLoop.start_node`."""
+    """A process on the host `name`, with tasks and connections of its own. Created by `SimulatedLoop.start_node`."""
 
     def __init__(self, loop: SimulatedLoop, name: str) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class SimulatedNode:
     def kill(self, *, silently: bool = False) -> None:
         """Kill the process: nothing of it runs any more, not even `finally`; its connections end. A second call does nothing.
 
-        With `silently` the machine dies too: peers hear nothing until a node of this name starts, and until then connecting to it
+        With `silently` the machine dies too: peers get no answer until a node of this name starts, and until then connecting to it
         times out. Killing the process from within ends it when the running callback returns.
         """
         if self.is_alive:
@@ -113,7 +113,7 @@ class SimulatedNode:
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """See the module. Everything that chance decides in loop and network comes from `seed`."""
+    """An event loop on virtual time. Everything that chance decides in loop and network comes from `seed`."""
 
     # Of BaseEventLoop, and unknown to the type checker.
     _check_closed: Callable[[], None]
@@ -215,7 +215,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.trace_lines.append(line)
 
     def _on_unhandled(self, context: dict[str, Any]) -> None:
-        """Keep what nobody handled, for `run_simulation` to raise; except what comes of a simulated death."""
+        """Keep what no code handled, for `run_simulation` to raise; except what comes of a simulated death."""
         error = context.get("exception")
         if isinstance(error, SimulatedCrashError):
             return
@@ -225,7 +225,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._unhandled.append(error if error is not None else RuntimeError(context["message"]))
 
     def failures(self) -> list[BaseException]:
-        """Return what callbacks raised, and what tasks raised that nobody has awaited so far; not those of dead nodes."""
+        """Return what callbacks raised, and what tasks raised that were not awaited so far; not those of dead nodes."""
         lost = [error for task in self._failed if task._log_traceback and (error := task._exception) is not None]  # noqa: SLF001 - see _failed
         return [*self._unhandled, *lost]
 
@@ -362,7 +362,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     break
         self._tasks.clear()
         for task in self._failed:
-            task._log_traceback = False  # noqa: SLF001 - `failures` has told it
+            task._log_traceback = False  # noqa: SLF001 - `failures` has reported it
         self._failed.clear()
 
     def _write_to_self(self) -> None: ...
@@ -426,7 +426,7 @@ def run_simulation(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed
 
     Raises:
         SimulatedDeadlockError: see there.
-        BaseExceptionGroup: callbacks, or tasks that nobody awaited, have failed.
+        BaseExceptionGroup: callbacks, or tasks that were not awaited, have failed.
         Whatever `main` raises, with notes of those failures.
     """
     loop = SimulatedLoop(seed, time_limit_s=time_limit_s)
@@ -434,13 +434,13 @@ def run_simulation(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed
         result = loop.run_until_complete(main(loop))
         if failures := loop.failures():
             raise BaseExceptionGroup(  # noqa: TRY301 - noted below
-                f"failures that nobody handled, with seed {seed}", failures
+                f"unhandled failures, with seed {seed}", failures
             )
     except BaseException as error:
         error.add_note(f"seed {seed}, at virtual time {loop.time():.6f} s")
         if not isinstance(error, BaseExceptionGroup):
             for failure in loop.failures():
-                error.add_note(f"before, and handled by nobody: {failure!r}")
+                error.add_note(f"before, and not handled: {failure!r}")
         raise
     finally:
         loop.close()

@@ -117,7 +117,7 @@ class Direction:
 
 
 class SimulatedTransport(asyncio.Transport):
-    """See the module. `outgoing` and `incoming` are set when the connection is made."""
+    """One end of a connection. `outgoing` and `incoming` are set when the connection is established."""
 
     outgoing: Direction
     incoming: Direction
@@ -271,7 +271,7 @@ class SimulatedTransport(asyncio.Transport):
             self._lose(None)
 
     def die(self) -> None:
-        """The process is gone; nothing is told to the protocol."""
+        """The process is gone; the protocol gets no call."""
         self._closing = self._lost = self.is_gone = True
         self._unsent.clear()
         self._unsent_bytes = 0

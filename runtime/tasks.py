@@ -1,4 +1,4 @@
-"""The only place that starts asyncio tasks: each has a name, is kept alive, and its exception is told to somebody."""
+"""The only place that starts asyncio tasks: each has a name, is kept alive, and its exception is reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 class TaskRegistry:
     """The tasks of one owner, which ends them by `cancel_all`.
 
-    `on_exception` gets the name and the exception of each task that fails. Cancellation is not a failure. Whoever awaits a task that
+    `on_exception` gets the name and the exception of each task that fails. Cancellation is not a failure. A caller that awaits a task that
     `spawn` returned sees the exception too.
     """
 

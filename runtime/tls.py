@@ -1,7 +1,7 @@
 """TLS contexts from certificates and keys in PEM, which is what Python's `ssl` reads.
 
 What a peer is checked against and what we show it are given as files or as texts. A private key that is given as text has to pass
-through a file, for OpenSSL reads nothing else: it is one that only this user can read, and is gone when the context is made.
+through a file, for OpenSSL reads nothing else: it is one that only this user can read, and is gone when the context exists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client needs to know for TLS. Can be pickled; files are read where the context is made, and have to exist there.
+    """What a client needs to know for TLS. Can be pickled; files are read where the context is created, and have to exist there.
 
     `repr` shows neither keys nor passwords.
     """

@@ -57,7 +57,7 @@ class _Waiting(NamedTuple, Generic[W]):
 
 
 class ClientConnection(Generic[W]):
-    """See the module's first lines. A `waiter` is whatever a shell wants back together with the answer: a future, for one."""
+    """Frames of one connection, in both directions. A `waiter` is what a shell wants back together with the answer, such as a future."""
 
     def __init__(self, client_id: str, *, now_ms: int = 0, frame_bytes_max: int = FRAME_BYTES_MAX, keeps_records: bool = False) -> None:
         self.closed = False

@@ -43,7 +43,7 @@ FIRST_TRIED: Final = 4
 """The first version of ApiVersions that has all features; a broker that doesn't speak it answers which it speaks (KIP-511)."""
 
 LOGIN_SHARE: Final = 0.85
-"""The share of an authentication's life after which a new connection is made instead. Kafka: SaslClientAuthenticator, 85 to 95 percent."""
+"""The share of an authentication's life after which a new connection replaces it. Kafka: SaslClientAuthenticator, 85 to 95 percent."""
 
 _NO_SASL: Final = "this listener of the broker knows no SASL: security.protocol is for another one"
 

@@ -126,7 +126,7 @@ class SaslExchange:
         if b"e" in attributes:
             self._refuse_error(received, attributes)
         if not hmac.compare_digest(_base64(attributes.get(b"v", b"")), self._expected):
-            raise SaslError("the broker couldn't prove that it knows the password: it may be somebody else's")
+            raise SaslError("the broker couldn't prove that it knows the password: it may be an impostor")
         self.state = State.DONE
 
     def _refuse_error(self, _received: bytes, attributes: Attributes) -> None:
@@ -134,7 +134,7 @@ class SaslExchange:
         raise SaslError(message)
 
     def _refuse_extension(self, _received: bytes, _attributes: Attributes) -> None:
-        raise SaslError("the broker asks for a SCRAM extension that nobody knows")
+        raise SaslError("the broker asks for an unknown SCRAM extension")
 
     def _refuse_unreadable(self, received: bytes, _attributes: Attributes) -> None:
         if len(received) > TOKEN_BYTES_MAX:

@@ -60,7 +60,7 @@ class CreatableTopicConfigs(Message, kw_only=True):
 
 
 class CreatableTopicResult(Message, kw_only=True):
-    """One topic made, or why not. `topic_config_error_code` says why its configs aren't told."""
+    """One topic created, or why not. `topic_config_error_code` says why its configs are left out."""
 
     name: String
     topic_id: Annotated[Uuid, Versions("7+")] = ZERO_TOPIC_ID

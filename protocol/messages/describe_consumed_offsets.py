@@ -1,7 +1,7 @@
 """DescribeConsumedOffsets (key 32001): what all groups of a coordinator have consumed of partitions. Lowtide's own, between brokers.
 
 The leader of a partition asks it of every coordinator before it deletes what has been consumed (KIP-68). An answer says which partitions
-of `__consumer_offsets` it speaks for, and in which leader epoch, so that whoever asks knows when a coordinator is missing in it. Why no
+of `__consumer_offsets` it speaks for, and in which leader epoch, so that the caller sees when a coordinator is missing. Why no
 request of Kafka's would do is in docs/adr/0008-requests-of-our-own.md.
 """
 

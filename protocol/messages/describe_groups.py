@@ -22,7 +22,7 @@ class DescribeGroupsRequest(ApiMessage, kw_only=True):
 
 
 class DescribedGroupMember(Message, kw_only=True):
-    """A member; metadata and assignment are told of a stable group only."""
+    """A member; metadata and assignment are there for a stable group only."""
 
     member_id: String
     group_instance_id: Annotated[String | None, Versions("4+"), Nullable("4+")] = None

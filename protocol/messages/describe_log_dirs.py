@@ -1,6 +1,6 @@
 """DescribeLogDirs (key 35): a broker's log directories, and how large each partition is in them (KIP-113, KIP-827).
 
-A null list of topics asks for all, an empty one for none; a directory is told either way.
+A null list of topics asks for all, an empty one for none; a directory is listed either way.
 Field by field this is Kafka's DescribeLogDirsRequest/Response.
 """
 

@@ -41,7 +41,7 @@ class ProducerState(Message, kw_only=True):
 
 
 class DescribeProducersPartitionResponse(Message, kw_only=True):
-    """The producers of one partition, or why they aren't told."""
+    """The producers of one partition, or why they are left out."""
 
     partition_index: Int32
     error_code: Int16

@@ -1,6 +1,6 @@
 """DescribeRetention (key 32002): what keeps the oldest segment of partitions, and when it will go. Lowtide's own.
 
-Whoever leads a partition answers for it: with the rules that it deletes by. What `lowtide topics explain` shows. Why it isn't put together
+The leader of a partition answers for it: with the rules that it deletes by. What `lowtide topics explain` shows. Why it isn't put together
 from requests of Kafka's is in docs/adr/0008-requests-of-our-own.md.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Versions
 
 UNKNOWN: Final = -1
-"""In place of a time or a number of bytes that nobody can tell."""
+"""In place of a time or a number of bytes that is not known."""
 
 
 class DescribeRetentionTopic(Message, kw_only=True):
@@ -45,7 +45,7 @@ class RetentionRule(Message, kw_only=True):
     consumed_offset: Int64 = UNKNOWN
     group_id: String | None = None
     doubt: String | None = None
-    """Why nobody knows what the groups have consumed."""
+    """Why it is not known what the groups have consumed."""
 
 
 class RetainedPartition(Message, kw_only=True):

@@ -57,7 +57,7 @@ class DescribeTopicPartitionsResponsePartition(Message, kw_only=True):
 
 
 class DescribeTopicPartitionsResponseTopic(Message, kw_only=True):
-    """A topic with the partitions of this page, or why it cannot be told."""
+    """A topic with the partitions of this page, or why it cannot be described."""
 
     error_code: Int16
     name: String | None

@@ -29,7 +29,7 @@ class TopicData(Message, kw_only=True):
 
 
 class TransactionState(Message, kw_only=True):
-    """One transactional id, or why it isn't told."""
+    """One transactional id, or why it is left out."""
 
     error_code: Int16
     transactional_id: String

@@ -28,7 +28,7 @@ from lowtide.protocol.schema import (
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 NO_HIGH_WATERMARK = 2**63 - 1
-"""In place of a follower's high watermark: not told (KIP-1166)."""
+"""In place of a follower's high watermark: not given (KIP-1166)."""
 
 MAX_BYTES_UNBOUNDED = 0x7FFFFFFF
 

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): a member of a classic group shows that it lives, and hears whether it has to join anew.
+"""Heartbeat (key 12): a member of a classic group shows that it lives, and learns whether it has to join again.
 
 Field by field this is Kafka's HeartbeatRequest/Response.
 """

@@ -1,4 +1,4 @@
-"""JoinGroup (key 11): a member of a classic group joins a rebalance, and hears its outcome.
+"""JoinGroup (key 11): a member of a classic group joins a rebalance, and receives its outcome.
 
 An empty member id asks for one; from version 4 on the answer to that is MEMBER_ID_REQUIRED with the id to come back with (KIP-394). What
 the protocols' metadata mean only the members know. Field by field this is Kafka's JoinGroupRequest/Response.
@@ -43,7 +43,7 @@ class JoinGroupResponseMember(Message, kw_only=True):
 
 
 class JoinGroupResponse(ApiMessage, kw_only=True):
-    """The new generation. Only the leader is told the members, for it shares the work among them."""
+    """The new generation. Only the leader receives the members, because it assigns the partitions."""
 
     VERSIONS: ClassVar = Versions("0-9")
     FLEXIBLE: ClassVar = Versions("6+")

@@ -59,7 +59,7 @@ class MetadataResponsePartition(Message, kw_only=True):
 
 
 class MetadataResponseTopic(Message, kw_only=True):
-    """A topic, or why it cannot be told."""
+    """A topic, or why it cannot be described."""
 
     error_code: Int16
     name: Annotated[String | None, Nullable("12+")]

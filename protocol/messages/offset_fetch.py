@@ -86,7 +86,7 @@ class OffsetFetchResponseTopics(Message, kw_only=True):
 
 
 class OffsetFetchResponseGroup(Message, kw_only=True):
-    """The offsets of one group, or why they can't be told."""
+    """The offsets of one group, or why they are not known."""
 
     group_id: Annotated[String, Versions("8+")] = ""
     topics: Annotated[list[OffsetFetchResponseTopics], Versions("8+")] = msgspec.field(default_factory=list)

@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader of a classic group hands in who does what, and each member hears its part.
+"""SyncGroup (key 14): the leader of a classic group sends the assignment, and each member receives its part.
 
 Field by field this is Kafka's SyncGroupRequest/Response.
 """

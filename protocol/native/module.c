@@ -1,7 +1,7 @@
 /* The Python module `walk`: arguments to what records.h declares, and back. `__init__.py` says what each function does.
 
    A function answers None where the plain form has to decide. It holds the interpreter's lock: a batch takes a fraction of a millisecond;
-   the walk over a large one does not hold it. Buffers are exported while they are used, so that nobody can resize them. */
+   the walk over a large one does not hold it. Buffers are exported while they are used, so that they cannot be resized. */
 
 #include "arguments.h"
 #include "plain.h"

@@ -171,7 +171,7 @@ class _MemoryLock:
 
 
 class MemoryFileSystem:
-    """A disk in memory; see the module for its rules of durability.
+    """A disk in memory, with the rules of durability described above.
 
     `random` decides what faults leave behind; without it they leave as little as they may. `now_ms` dates the files.
     `capacity_bytes` may be set at any time; None is no limit. `cold_read_probability` is the share of `nowait` reads that fail.
@@ -228,11 +228,11 @@ class MemoryFileSystem:
         self._root.power_cut(random or self.random, self.fault_counts)
 
     def copy_disk(self) -> Folder:
-        """A copy of everything, as somebody makes one to put it back later."""
+        """A copy of everything, such as a backup that is restored later."""
         return self._root.copy()
 
     def replace_disk(self, root: Folder) -> None:
-        """While nobody uses it: everything is gone, and `root`, of `copy_disk` or empty, is there instead."""
+        """While it is not in use: everything is gone, and `root`, of `copy_disk` or empty, is there instead."""
         self._root = root
 
     def begin(self, operation: Operation, path: str) -> None:

@@ -23,7 +23,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 class AlreadyLockedError(Exception):
-    """Somebody else, in this process or another, holds the lock at `path`."""
+    """Another owner, in this process or another one, holds the lock at `path`."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is locked by another process, or by another broker of this one")
@@ -84,7 +84,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make everything written to the file so far durable, whoever wrote it; slow. For committers, start and stop only."""
+        """Make everything written to the file so far durable, by any writer; slow. For committers, start and stop only."""
         ...
 
     def close(self) -> None:

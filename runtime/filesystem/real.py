@@ -62,7 +62,7 @@ class _Descriptor:
         self.number = number
 
     def __del__(self) -> None:
-        # What close(2) could report was reported, or lost, at the sync; there is nobody to raise to here.
+        # What close(2) could report was reported, or lost, at the sync; no caller can handle it here.
         with contextlib.suppress(OSError):
             os.close(self.number)
 
@@ -223,7 +223,7 @@ class OsFileSystem:
             self._write_whole(temporary, data, mode).sync()
             os.rename(temporary, path)
         except OSError:
-            # On a full disk the half-written copy would keep the space that somebody needs to free.
+            # On a full disk the half-written copy would keep the space that is needed.
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise

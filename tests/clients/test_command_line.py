@@ -71,7 +71,7 @@ def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     assert answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"][0]["offset"] == 2
     run("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:0-1", "--yes", bootstrap=bootstrap)
     assert [each["offset"] for each in answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"]] == [10, 0]
-    assert "nobody can be asked" in sentence("groups", "delete", group, bootstrap=bootstrap, code=4)
+    assert "no terminal to ask on" in sentence("groups", "delete", group, bootstrap=bootstrap, code=4)
     run("groups", "delete", group, "--yes", bootstrap=bootstrap)
     assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", group, bootstrap=bootstrap, code=1).stderr
 

@@ -91,13 +91,13 @@ def test_what_all_groups_have_consumed(lowtide: SimpleNamespace, other: Driver, 
 
 
 def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
-    """Without a terminal nobody can be asked: exit code 4."""
+    """Without a terminal nothing is deleted: exit code 4."""
     topic, _ = filled
     ran = run_process("records", "delete", topic, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
     assert (ran.stdout, ran.stderr.count("\n")) == ("", 1)
     for words in (("delete", topic), ("sweep", f"{topic}*")):
         said = sentence("records", *words, "--offset", 3, bootstrap=lowtide.bootstrap, code=4)
-        assert said.startswith(f"lowtide records {words[0]}: this asks first, and nobody can be asked")
+        assert said.startswith(f"lowtide records {words[0]}: this command asks before it acts, and there is no terminal")
     assert other.offsets(topic, [0]) == {0: (0, 10)}
 
 

@@ -54,7 +54,7 @@ TIME = RetentionRule(reason="time", goes_at_ms=NOW_MS + 3 * HOUR_MS)
         (row(RetentionRule(reason="consumed"), TIME), "kept: no group has committed an offset; goes in 3 h by time"),
         (
             row(RetentionRule(reason="consumed", doubt="broker 2: it is away"), TIME),
-            "kept: nobody knows what the groups have consumed (broker 2: it is away); goes in 3 h by time",
+            "kept: what the groups have consumed is not known (broker 2: it is away); goes in 3 h by time",
         ),
         (row(RetentionRule(reason="consumed", goes_at_ms=NOW_MS + 90_000), TIME), "goes in 1 min 30 s by consumed"),
         (row(TIME, RetentionRule(reason="size", bytes_missing=1_500_000)), "1.50 MB before it goes by size; goes in 3 h"),
