@@ -212,10 +212,10 @@ def difference(
     """What is different in `new`, of these topics and brokers, or of all."""
     names = dict.fromkeys([*old.topics, *new.topics]) if names is None else names
     if broker_ids is None:
-        changed = (
+        named = (
             each for image in (old, new) for each in (*image.brokers, *image.offline_replicas, *image.stale_marks, *image.known_brokers)
         )
-        broker_ids = dict.fromkeys(changed)
+        broker_ids = dict.fromkeys(named)
     created, deleted, changed = [], [], []
     for name in names:
         before, after = old.topics.get(name), new.topics.get(name)
