@@ -12,6 +12,7 @@ from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.partitions.fetch_session import FetchSessionCache
 from lowtide.broker.partitions.produce.batch_lane import BatchLane
 from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.broker.turns import Turns
 from lowtide.metadata.session import MetadataSession
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random
@@ -34,6 +35,11 @@ class BrokerContext(msgspec.Struct, frozen=True, kw_only=True):
     """For all that decompresses much of what clients sent."""
     log: Any
     authorizer: Authorizer = ALLOW_ALL
+
+    @property
+    def turns(self) -> Turns:
+        """For the long work of requests."""
+        return self.replicas.slices.turns
 
     @property
     def config(self) -> BrokerConfig:

@@ -1,11 +1,15 @@
-"""Long work in the event loop, a slice at a time, so that nobody else waits for it."""
+"""Long work in the event loop, a slice at a time, so that nothing else waits for it.
+
+What requests cause takes turns (`turns`): however many there are, one slice is taken in a pass of the loop. What the broker does by itself
+(`run_in_slices`, `SlicedWork`) doesn't wait for them: there is one of each kind at a time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import Piece, Steps, Turns
@@ -13,8 +17,8 @@ from lowtide.runtime.clock import Clock
 
 ResponseT = TypeVar("ResponseT")
 
-SLICE_MS = 2
-"""How long one slice may hold the loop; a step of the work that takes longer is not cut short."""
+OWN_SLICE_MS = 2
+"""How long one slice of the broker's own work may hold the loop; a step that takes longer is not cut short."""
 
 PARTITIONS_AT_ONCE = 1_000
 """A request of more partitions is worked on in slices: so many take some five milliseconds."""
@@ -30,7 +34,7 @@ PARTITIONS_IN_SLICES_MAX = 100_000
 
 def run_in_slices(loop: asyncio.AbstractEventLoop, clock: Clock, steps: Iterator[object], on_done: Callable[[], None]) -> None:
     """Take `steps` to their end, the first slice of them at once; then `on_done` is called. Whatever is ready runs between two slices."""
-    until_ms = clock.monotonic_ms() + SLICE_MS
+    until_ms = clock.monotonic_ms() + OWN_SLICE_MS
     for _step in steps:
         if clock.monotonic_ms() >= until_ms:
             loop.call_soon(run_in_slices, loop, clock, steps, on_done)
@@ -38,44 +42,49 @@ def run_in_slices(loop: asyncio.AbstractEventLoop, clock: Clock, steps: Iterator
     on_done()
 
 
-async def walk_in_slices(clock: Clock, steps: Iterator[object]) -> None:
-    """Take `steps` to their end; whatever is ready runs between two slices."""
-    until_ms = clock.monotonic_ms() + SLICE_MS
+async def walk_in_slices(turns: Turns, steps: Iterator[object]) -> None:
+    """Take `steps` to their end: the first slice at once, the others in turn with other work."""
+    walked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_done(_: None) -> None:
+        if not walked.done():
+            walked.set_result(None)
+
+    def on_failed(error: Exception) -> None:
+        if not walked.done():
+            walked.set_exception(error)
+
+    piece = turns.run(_each(steps), on_done, on_failed)
+    if piece is not None:
+        try:
+            await walked
+        finally:
+            piece.drop()
+
+
+def _each(steps: Iterator[object]) -> Generator[None, None, None]:
     for _step in steps:
-        if clock.monotonic_ms() >= until_ms:
-            await asyncio.sleep(0)
-            until_ms = clock.monotonic_ms() + SLICE_MS
+        yield
 
 
-def answer_in_slices(clock: Clock, log: Any, steps: Generator[None, None, ResponseT]) -> ResponseT | Pending[ResponseT]:
+def run_in_turns(turns: Turns, steps: Iterator[object], on_done: Callable[[], None], on_failed: Callable[[Exception], None]) -> None:
+    """Take `steps` to their end: the first slice at once, the others in turn with other work. Then `on_done` is called, or `on_failed`."""
+    turns.run(_each(steps), lambda _: on_done(), on_failed)
+
+
+def answer_in_slices(turns: Turns, log: Any, steps: Generator[None, None, ResponseT]) -> ResponseT | Pending[ResponseT]:
     """The answer that `steps` return: at once, if one slice is enough, else a promise. For a client that goes no more steps are taken."""
     pending: Pending[ResponseT] = Pending()
 
-    def take_slice() -> ResponseT | Pending[ResponseT]:
-        until_ms = clock.monotonic_ms() + SLICE_MS
-        try:
-            while True:
-                next(steps)
-                if clock.monotonic_ms() >= until_ms:
-                    asyncio.get_running_loop().call_soon(go_on)
-                    return pending
-        except StopIteration as end:
-            response: ResponseT = end.value
-            return response
+    def on_failed(error: Exception) -> None:  # A bug of ours costs one connection.
+        log.error("request failed", exc_info=error)
+        pending.fail()
 
-    def go_on() -> None:
-        if pending.abandoned:
-            steps.close()
-            return
-        try:
-            response = take_slice()
-            if response is not pending:
-                pending.complete(response)  # type: ignore[arg-type]  # only `pending` is a Pending
-        except Exception as error:  # A bug of ours costs one connection.
-            log.error("request failed", exc_info=error)
-            pending.fail()
-
-    return take_slice()
+    piece = turns.run(steps, pending.complete, on_failed)
+    if piece is None:
+        return cast("ResponseT", pending.response)
+    pending.on_abandoned = piece.drop
+    return pending
 
 
 class SlicedWork:
@@ -166,9 +175,9 @@ def _while_wanted(steps: Iterator[object], is_wanted: Callable[[], bool]) -> Ste
         yield None
 
 
-def ask_in_slices(clock: Clock, log: Any, pending: Pending[Any], steps: Generator[None, None, bool]) -> None:
+def ask_in_slices(turns: Turns, log: Any, pending: Pending[Any], steps: Generator[None, None, bool]) -> None:
     """Take steps that complete `pending`, or begin what does, and return True. For a client that goes no more are taken."""
-    taken = answer_in_slices(clock, log, steps)
+    taken = answer_in_slices(turns, log, steps)
     if isinstance(taken, Pending):
         pending.on_abandoned = taken.abandon
         taken.listen(lambda done: None if done else pending.fail())

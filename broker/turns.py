@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lowtide.broker.pending import Pending
 from lowtide.runtime.clock import Clock
@@ -19,6 +19,8 @@ SLICE_MS: Final = 1
 
 REST_MS: Final = 1
 """How long others have the loop to themselves between two slices."""
+
+ResultT = TypeVar("ResultT")
 
 Steps = Generator[Pending[Any] | None, None, Any]
 """Yields after each bounded step: None, or what it waits for."""
@@ -44,7 +46,7 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
-        self._now_ms = clock.monotonic_ms
+        self.now_ms = clock.monotonic_ms
         self._ready: deque[Piece] = deque()
         self._is_scheduled = False
 
@@ -59,8 +61,33 @@ class Turns:
             self._is_scheduled = True
             self._loop.call_soon(self._take_slice)
 
+    def run(
+        self, steps: Generator[None, None, ResultT], on_done: Callable[[ResultT], None], on_failed: Callable[[Exception], None]
+    ) -> Piece | None:
+        """Take the first slice of `steps` now, and the others in turn; then `on_done` is called with what they return.
+
+        Returns the piece that has turns, None where one slice was enough. What the first slice raises is raised here; later `on_failed`
+        is called with it.
+        """
+        until_ms = self.now_ms() + SLICE_MS
+        try:
+            while True:
+                next(steps)
+                if self.now_ms() >= until_ms:
+                    break
+        except StopIteration as end:
+            on_done(end.value)
+            return None
+
+        def rest() -> Steps:
+            on_done((yield from steps))
+
+        piece = Piece(rest(), on_failed)
+        self.add(piece)
+        return piece
+
     def _take_slice(self) -> None:
-        until_ms = self._now_ms() + SLICE_MS
+        until_ms = self.now_ms() + SLICE_MS
         while self._ready:
             piece = self._ready.popleft()
             if piece.dropped:
@@ -68,7 +95,7 @@ class Turns:
                 continue
             if self._take_steps(piece, until_ms):
                 self._ready.append(piece)
-            if self._now_ms() >= until_ms:
+            if self.now_ms() >= until_ms:
                 break
         self._is_scheduled = bool(self._ready)
         if self._ready:
@@ -81,7 +108,7 @@ class Turns:
                 if waited is not None and not waited.done:
                     waited.listen(lambda _answer: self.add(piece))
                     return False
-                if self._now_ms() >= until_ms:
+                if self.now_ms() >= until_ms:
                     return True
         except Exception as error:  # noqa: BLE001  a bug of ours costs one request, and is logged by who asked for the work
             piece.on_failed(error)

@@ -13,6 +13,7 @@ KIPs: 430, 848, 1099.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
@@ -24,6 +25,7 @@ from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
 from lowtide.broker.network.connection import RequestContext
 from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.slices import ask_in_slices
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -59,22 +61,38 @@ class _Answer:
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
-    def describe(shard: Shard[Groups], group_id: str, operations: int, error: ErrorCode) -> DescribedConsumerGroup:
-        if error != ErrorCode.NONE:
-            return _failed(group_id, error)
+    def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedConsumerGroup]:
         group = shard.state.by_id.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         image = groups.broker.metadata.image
-        return DescribedConsumerGroup(
+        described = DescribedConsumerGroup(
             group_id=group_id,
             group_state=group.state.value,
             group_epoch=group.group_epoch,
             assignment_epoch=group.target_epoch,
             assignor_name=shard.state.consumers.assignor_of(group),
-            members=[_member(member, group.targets.get(member.member_id, NOTHING), image) for member in group.members.values()],
+            members=[],
             authorized_operations=operations,
         )
+        for member in list(group.members.values()):
+            described.members.append(_member(member, group.targets.get(member.member_id, NOTHING), image))
+            yield
+        return described
+
+    def ask(names: list[str], operations: int, answer: _Answer) -> Generator[None, None, bool]:
+        for group_id in names:
+            refusal = groups.check_group_id(group_id)
+            shard = refusal if refusal is not None else groups.find(group_id)
+            if isinstance(shard, ErrorCode):
+                answer.note(group_id, _failed(group_id, shard))
+            else:
+                row = yield from describe(shard, group_id, operations)
+                if shard.unloaded:
+                    row = _failed(group_id, ErrorCode.NOT_COORDINATOR)
+                groups.when_readable(shard, group_id, partial(_unless, row)).listen(partial(answer.note, group_id))
+            yield
+        return True
 
     def handle(
         request: ConsumerGroupDescribeRequest, _context: RequestContext
@@ -86,17 +104,14 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         if not names:
             return ConsumerGroupDescribeResponse(groups=[])
         answer = _Answer(names)
-        for group_id in names:
-            refusal = groups.check_group_id(group_id)
-            shard = refusal if refusal is not None else groups.find(group_id)
-            if isinstance(shard, ErrorCode):
-                answer.note(group_id, _failed(group_id, shard))
-            else:
-                described = groups.when_readable(shard, group_id, partial(describe, shard, group_id, operations))
-                described.listen(partial(answer.note, group_id))
+        ask_in_slices(groups.broker.turns, groups.broker.log, answer.pending, ask(names, operations, answer))
         return answer.pending
 
     return HandlerSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, handle=handle)
+
+
+def _unless(row: DescribedConsumerGroup, error: ErrorCode) -> DescribedConsumerGroup:
+    return row if error == ErrorCode.NONE else _failed(row.group_id, error)
 
 
 def _member(member: ConsumerMember, target: Assignment, image: MetadataImage) -> DescribedConsumerMember:

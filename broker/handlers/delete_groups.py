@@ -64,7 +64,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 yield
             return True
 
-        ask_in_slices(groups.broker.clock, groups.broker.log, answer.pending, ask())
+        ask_in_slices(groups.broker.turns, groups.broker.log, answer.pending, ask())
         return answer.pending
 
     return HandlerSpec(key=ApiKey.DELETE_GROUPS, handle=handle)

@@ -14,14 +14,15 @@ KIPs: 133, 226, 412, 569, 848.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.described import ConfigEntry
-from lowtide.broker.config.resources import RESOURCES_AT_ONCE, resource_of
+from lowtide.broker.config.resources import resource_of
 from lowtide.broker.network.connection import RequestContext
 from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_configs import (
@@ -38,22 +39,24 @@ from lowtide.replication.refusal import Refusal
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     """The handler over a cluster's configurations."""
 
-    async def handle(request: DescribeConfigsRequest, _context: RequestContext) -> DescribeConfigsResponse:
-        refusals = [meant for row in request.resources if isinstance(meant := resource_of(row.resource_type, row.resource_name), Refusal)]
-        if refusals:
-            return DescribeConfigsResponse(results=[_refused(row, refusals[0]) for row in request.resources])
+    def steps(request: DescribeConfigsRequest) -> Generator[None, None, DescribeConfigsResponse]:
         topic_defaults = administrator.describe_topic_defaults()
         results = []
-        for number, row in enumerate(request.resources, 1):
+        for row in request.resources:
             resource = resource_of(row.resource_type, row.resource_name)
             assert not isinstance(resource, Refusal), resource
             described = administrator.describe(resource, row.configuration_keys, topic_defaults)
             results.append(_refused(row, described) if isinstance(described, Refusal) else _described(row, described, request))
-            if number % RESOURCES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+            yield
         return DescribeConfigsResponse(results=results)
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, handle_later=handle)
+    def handle(request: DescribeConfigsRequest, _context: RequestContext) -> DescribeConfigsResponse | Pending[DescribeConfigsResponse]:
+        refusals = [meant for row in request.resources if isinstance(meant := resource_of(row.resource_type, row.resource_name), Refusal)]
+        if refusals:
+            return DescribeConfigsResponse(results=[_refused(row, refusals[0]) for row in request.resources])
+        return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(request))
+
+    return HandlerSpec(key=ApiKey.DESCRIBE_CONFIGS, handle=handle)
 
 
 def _described(row: DescribeConfigsResource, entries: Sequence[ConfigEntry], request: DescribeConfigsRequest) -> DescribeConfigsResult:

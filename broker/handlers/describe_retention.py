@@ -70,7 +70,7 @@ class DescribeRetentionHandler:
         finally:
             self._waiting -= 1
         topics: dict[str, RetainedTopic] = {}
-        await walk_in_slices(self._broker.clock, self._rows(found, consumed, topics, context.principal))
+        await walk_in_slices(self._broker.turns, self._rows(found, consumed, topics, context.principal))
         next_check_ms = self._retention.next_check_ms
         return DescribeRetentionResponse(
             error_code=ErrorCode.NONE,

@@ -14,13 +14,15 @@ KIPs: 430, 966.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.handlers.metadata import ALL_TOPIC_OPERATIONS
 from lowtide.broker.network.connection import RequestContext
 from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_replicas
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
@@ -35,11 +37,21 @@ from lowtide.protocol.messages.describe_topic_partitions import (
 from lowtide.protocol.types import BrokerId
 from lowtide.replication.topic_names import INTERNAL_TOPICS, check_topic_name
 
+PARTITIONS_A_STEP = 50
+_TOPICS_A_STEP = 50
+"""Some four tenths of a millisecond's work each."""
+
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def handle(request: DescribeTopicPartitionsRequest, context: RequestContext) -> DescribeTopicPartitionsResponse:
+    def steps(page: _Page, names: Sequence[str], cursor: Cursor | None) -> Generator[None, None, DescribeTopicPartitionsResponse]:
+        yield from page.fill(names, cursor)
+        return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=page.topics, next_cursor=page.next_cursor)
+
+    def handle(
+        request: DescribeTopicPartitionsRequest, context: RequestContext
+    ) -> DescribeTopicPartitionsResponse | Pending[DescribeTopicPartitionsResponse]:
         image, cursor = broker.metadata.image, request.cursor
         names: Collection[str] = {topic.name for topic in request.topics} or image.topics
         if cursor is not None and (cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names)):
@@ -52,8 +64,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             (broker.replicas.broker_id, broker.replicas.hosted_logs.offline),
             limit,
         )
-        page.fill(sorted(name for name in names if name >= first), cursor)
-        return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=page.topics, next_cursor=page.next_cursor)
+        return answer_in_slices(broker.turns, broker.log, steps(page, sorted(name for name in names if name >= first), cursor))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, handle=handle)
 
@@ -81,9 +92,11 @@ class _Page:
         self._failed_here = failed_here
         self._room = limit
 
-    def fill(self, names: Sequence[str], cursor: Cursor | None) -> None:
-        """Add topics until nothing is left or the page is full. A topic that doesn't exist takes no room."""
-        for name in names:
+    def fill(self, names: Sequence[str], cursor: Cursor | None) -> Generator[None, None, None]:
+        """Add topics until nothing is left or the page is full, in steps. A topic that doesn't exist takes no room."""
+        for number, name in enumerate(names):
+            if number % _TOPICS_A_STEP == _TOPICS_A_STEP - 1:
+                yield
             if self._room == 0:
                 self.next_cursor = Cursor(topic_name=name, partition_index=0)
                 return
@@ -93,13 +106,17 @@ class _Page:
                 continue
             start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
             end = start + self._room
-            self._add(topic, start, end)
+            yield from self._add(topic, start, end)
             if end < len(topic.partitions):
                 self.next_cursor = Cursor(topic_name=name, partition_index=end)
                 return
 
-    def _add(self, topic: TopicImage, start: int, end: int) -> None:
-        partitions = [self._partition(topic, number) for number in range(start, min(end, len(topic.partitions)))]
+    def _add(self, topic: TopicImage, start: int, end: int) -> Generator[None, None, None]:
+        partitions = []
+        for number in range(start, min(end, len(topic.partitions))):
+            partitions.append(self._partition(topic, number))
+            if len(partitions) % PARTITIONS_A_STEP == 0:
+                yield
         self._room -= len(partitions)
         self.topics.append(
             DescribeTopicPartitionsResponseTopic(

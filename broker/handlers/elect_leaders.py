@@ -14,10 +14,16 @@ KIPs: 183, 460.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
 from lowtide.broker.authorizer import CLUSTER, Operation
 from lowtide.broker.network.connection import RequestContext
 from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.elect_leaders import (
@@ -33,6 +39,9 @@ from lowtide.replication.refusal import Refusal
 
 _ELECTIONS = {PREFERRED: Election.PREFERRED, UNCLEAN: Election.UNCLEAN}
 
+PARTITIONS_AT_ONCE: Final = 200
+"""Of those of a request that names none so many are decided and committed together: some milliseconds' work."""
+
 
 def handler(administrator: PartitionAdministrator) -> HandlerSpec:
     """The handler over a broker's partitions."""
@@ -47,20 +56,35 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
             return refused(request, context.api_version, unknown)
         if request.topic_partitions is None:
             topics = broker.metadata.image.topics
-            rows = [(name, list(range(len(topics[name].partitions)))) for name in topics]
+            rows: list[tuple[str, Sequence[int]]] = [(name, range(len(topics[name].partitions))) for name in topics]
         else:
             rows = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
-        wanted = [(name, number) for name, numbers in rows for number in numbers]
-        outcomes = iter(await administrator.elect(wanted, election, request.timeout_ms))
-        results = [
-            ElectLeadersTopicResult(topic=name, partition_result=[_row(number, next(outcomes)) for number in numbers])
-            for name, numbers in rows
-        ]
-        for result in results if request.topic_partitions is None else ():
-            result.partition_result = [row for row in result.partition_result if row.error_code != ErrorCode.ELECTION_NOT_NEEDED]
-        return ElectLeadersResponse(replica_election_results=results)
+        wanted = ((name, number) for name, numbers in rows for number in numbers)
+        elected: list[Refusal | None] = []
+        while now := list(itertools.islice(wanted, PARTITIONS_AT_ONCE)):
+            elected += await administrator.elect(now, election, request.timeout_ms)
+            await asyncio.sleep(0)  # Where there is nothing to commit, nothing else waits.
+        response = ElectLeadersResponse(replica_election_results=[])
+        await walk_in_slices(broker.turns, _add_rows(response, rows, iter(elected), has_all=request.topic_partitions is not None))
+        return response
 
     return HandlerSpec(key=ApiKey.ELECT_LEADERS, handle_later=handle)
+
+
+def _add_rows(
+    response: ElectLeadersResponse, asked: Sequence[tuple[str, Sequence[int]]], outcomes: Iterator[Refusal | None], *, has_all: bool
+) -> Iterator[None]:
+    """Add the rows of partitions, in steps; not those that needed no election, unless the answer is to have all."""
+    for name, numbers in asked:
+        result = ElectLeadersTopicResult(topic=name, partition_result=[])
+        response.replica_election_results.append(result)
+        for count, number in enumerate(numbers, 1):
+            row = _row(number, next(outcomes))
+            if has_all or row.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+                result.partition_result.append(row)
+            if count % PARTITIONS_AT_ONCE == 0:
+                yield
+        yield
 
 
 def refused(request: ElectLeadersRequest, _version: int, refusal: Refusal) -> ElectLeadersResponse:

@@ -67,7 +67,7 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
         )
 
     def answer(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
-        return answer_in_slices(groups.broker.clock, groups.broker.log, steps(request, context))
+        return answer_in_slices(groups.broker.turns, groups.broker.log, steps(request, context))
 
     async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
         await topics[request.key_type].create()

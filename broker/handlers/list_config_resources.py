@@ -12,26 +12,42 @@ KIPs: 714, 1142.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
-from lowtide.broker.config.resources import ResourceType
+from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.network.connection import RequestContext
 from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_config_resources import ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse
+
+RESOURCES_A_STEP = 200
+"""A tenth of a millisecond's work."""
 
 
 def handler(administrator: ConfigAdministrator) -> HandlerSpec:
     """The handler over a cluster's configurations."""
 
-    def handle(request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
+    def steps(found: Sequence[Resource]) -> Generator[None, None, ListConfigResourcesResponse]:
+        rows = []
+        for resource in found:
+            rows.append(ConfigResource(resource_name=resource.name, resource_type=resource.type))
+            if len(rows) % RESOURCES_A_STEP == 0:
+                yield
+        return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
+
+    def handle(
+        request: ListConfigResourcesRequest, context: RequestContext
+    ) -> ListConfigResourcesResponse | Pending[ListConfigResourcesResponse]:
         types = request.resource_types or [*ResourceType]
         if context.api_version == 0:
             types = [ResourceType.CLIENT_METRICS]
         if not set(types) <= set(ResourceType):
             return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
         found = administrator.list(frozenset(map(ResourceType, types)))
-        rows = [ConfigResource(resource_name=resource.name, resource_type=resource.type) for resource in found]
-        return ListConfigResourcesResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, config_resources=rows)
+        return answer_in_slices(administrator.broker.turns, administrator.broker.log, steps(found))
 
     return HandlerSpec(key=ApiKey.LIST_CONFIG_RESOURCES, handle=handle)

@@ -19,6 +19,7 @@ KIPs: 4, 430, 516.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Generator
 from operator import is_
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
@@ -27,6 +28,8 @@ from lowtide.broker.network.connection import RequestContext
 from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.endpoints import controller_for, endpoints_for, leader_for, offline_replicas
 from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.broker.pending import Pending
+from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
@@ -50,6 +53,10 @@ KEPT_ANSWERS = 256
 _KEPT_PARTITIONS = 100
 """How many answers are kept, and the largest: a megabyte or two in all."""
 
+PARTITIONS_A_STEP = 50
+TOPICS_A_STEP = 100
+"""Some two tenths of a millisecond's work each; where a topic's row isn't there already, it is made in steps of its own."""
+
 _AnswerKey = tuple[str, int, str | None, TopicId]
 
 _NOT_ASKED = -(2**31)
@@ -61,50 +68,57 @@ _ROWS_DIFFER_SINCE = (0, 1, _LISTENER_NOT_FOUND_SINCE)
 _AUTHORIZED_OPERATIONS_SINCE = 8
 
 
-class _Rows:
-    """Answer rows of topics for one listener and some versions, kept while a topic, the brokers and what is offline stay what they are."""
+class _RowsNow:
+    """Rows of topics while the brokers and what is offline stay what they are: `valid_for`. Kept while a topic stays what it is.
 
-    def __init__(self, replicas: ReplicaManager, listener_name: str, version: int) -> None:
-        self._replicas = replicas
-        self._listener_name = listener_name
+    An answer that is made in steps goes on with the one that it began with.
+    """
+
+    def __init__(
+        self,
+        valid_for: tuple[object, object, Collection[tuple[str, int]]],
+        own_id: BrokerId,
+        endpoints: dict[BrokerId, Listener],
+        version: int,
+    ) -> None:
+        self.valid_for = valid_for
+        self.endpoints = endpoints
+        self._own_id = own_id
+        self._failed = valid_for[2]
         self._version = version
-        self._valid_for: tuple[object, object, object] = (None, None, None)
-        self._endpoints: dict[BrokerId, Listener] = {}
         self._kept: dict[str, tuple[TopicImage, MetadataResponseTopic]] = {}
 
-    def follow(self, image: MetadataImage) -> dict[BrokerId, Listener]:
-        """Forget what another image makes wrong. Returns where brokers are. To be called before rows are asked for."""
-        valid_for = (image.brokers, image.offline_replicas, self._replicas.hosted_logs.offline)
-        if not all(map(is_, valid_for, self._valid_for)):
-            self._valid_for = valid_for
-            self._endpoints = endpoints_for(image, self._listener_name)
-            self._kept.clear()
-        return self._endpoints
-
-    def of(self, topic: TopicImage, image: MetadataImage) -> MetadataResponseTopic:
+    def of(self, topic: TopicImage, image: MetadataImage) -> Generator[None, None, MetadataResponseTopic]:
+        """A topic's row, in steps."""
         kept = self._kept.get(topic.name)
         if kept is not None and kept[0] is topic:
             return kept[1]
+        partitions = []
+        for number in range(len(topic.partitions)):
+            partitions.append(self._partition(image, topic, number))
+            if number % PARTITIONS_A_STEP == PARTITIONS_A_STEP - 1:
+                yield
         row = MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
-            partitions=[self._partition(image, topic, number) for number in range(len(topic.partitions))],
+            partitions=partitions,
         )
         self._kept[topic.name] = (topic, row)
+        yield
         return row
 
     def _partition(self, image: MetadataImage, topic: TopicImage, number: int) -> MetadataResponsePartition:
-        state, here, failed = topic.partitions[number], self._replicas.broker_id, self._replicas.hosted_logs.offline
-        offline = offline_replicas(image, topic, number, self._endpoints, (here, failed))
-        leader, error = leader_for(image, state, self._endpoints, offline)
+        state, here, failed = topic.partitions[number], self._own_id, self._failed
+        offline = offline_replicas(image, topic, number, self.endpoints, (here, failed))
+        leader, error = leader_for(image, state, self.endpoints, offline)
         replicas = list(state.replicas)
         in_sync = [member for member in state.isr if member != here or (topic.name, number) not in failed]
         if self._version < _LISTENER_NOT_FOUND_SINCE and error == ErrorCode.LISTENER_NOT_FOUND:
             error = ErrorCode.LEADER_NOT_AVAILABLE
         if self._version == 0:
-            replicas, in_sync = [[each for each in ids if each in self._endpoints] for ids in (replicas, in_sync)]
+            replicas, in_sync = [[each for each in ids if each in self.endpoints] for ids in (replicas, in_sync)]
             if error == ErrorCode.NONE and (len(replicas) < len(state.replicas) or len(in_sync) < len(state.isr)):
                 error = ErrorCode.REPLICA_NOT_AVAILABLE
         return MetadataResponsePartition(
@@ -121,6 +135,24 @@ class _Rows:
         """Forget deleted topics, now and then."""
         if len(self._kept) > 2 * len(image.topics) + 16:
             self._kept = {name: kept for name, kept in self._kept.items() if name in image.topics}
+
+
+class _Rows:
+    """Answer rows of topics for one listener and some versions."""
+
+    def __init__(self, replicas: ReplicaManager, listener_name: str, version: int) -> None:
+        self._replicas = replicas
+        self._listener_name = listener_name
+        self._version = version
+        self._now: _RowsNow | None = None
+
+    def under(self, image: MetadataImage) -> _RowsNow:
+        """Those that are right under an image."""
+        valid_for = (image.brokers, image.offline_replicas, self._replicas.hosted_logs.offline)
+        if self._now is None or not all(map(is_, valid_for, self._now.valid_for)):
+            endpoints = endpoints_for(image, self._listener_name)
+            self._now = _RowsNow(valid_for, self._replicas.broker_id, endpoints, self._version)
+        return self._now
 
 
 class _Answers:
@@ -151,24 +183,26 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
     answers = _Answers(broker.replicas)
 
     def find(
-        rows: _Rows, wanted: MetadataRequestTopic, image: MetadataImage, version: int, creator: object | None
-    ) -> MetadataResponseTopic:
+        rows: _RowsNow, wanted: MetadataRequestTopic, image: MetadataImage, version: int, creator: object | None
+    ) -> Generator[None, None, MetadataResponseTopic]:
         """The row about a topic, which is created for the connection `creator`, if there is one."""
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
             topic = image.topic_by_id(wanted.topic_id)
-            return rows.of(topic, image) if topic is not None else _unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
+            if topic is None:
+                return _unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
+            return (yield from rows.of(topic, image))
         if wanted.name is None:
             return _unknown(ErrorCode.INVALID_REQUEST, "", wanted.topic_id)
         topic = image.topics.get(wanted.name)
         if topic is not None:
-            return rows.of(topic, image)
+            return (yield from rows.of(topic, image))
         if check_topic_name(wanted.name) is not None:
             return _unknown(ErrorCode.INVALID_TOPIC_EXCEPTION, wanted.name, ZERO_TOPIC_ID)
         if creator is not None:
             administrator.create_automatically(wanted.name, creator)
         return _unknown(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted.name, ZERO_TOPIC_ID)
 
-    def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse | Pending[MetadataResponse]:
         image, version, wanted = broker.metadata.image, context.api_version, request.topics
         if (
             wanted is None
@@ -176,39 +210,47 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
             or request.include_topic_authorized_operations
             or request.include_cluster_authorized_operations
         ):
-            return answer(request, image, context)
+            return answer_in_slices(broker.turns, broker.log, steps(request, image, context))
         key = (context.connection.listener_name, version, wanted[0].name, wanted[0].topic_id)
-        response = answers.find(key, image)
+        response: MetadataResponse | Pending[MetadataResponse] | None = answers.find(key, image)
         if response is None:
-            response = answer(request, image, context)
-            answers.keep(key, response)
+            response = answer_in_slices(broker.turns, broker.log, steps(request, image, context))
+            if not isinstance(response, Pending):
+                answers.keep(key, response)
         return response
 
-    def answer(request: MetadataRequest, image: MetadataImage, context: RequestContext) -> MetadataResponse:
+    def steps(request: MetadataRequest, image: MetadataImage, context: RequestContext) -> Generator[None, None, MetadataResponse]:
         version, connection = context.api_version, context.connection
-        rows = _rows_for(rows_of, broker.replicas, connection.listener_name, version)
-        endpoints = rows.follow(image)
+        rows = _rows_for(rows_of, broker.replicas, connection.listener_name, version).under(image)
+        topics = []
         if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
-            topics = [rows.of(topic, image) for topic in image.topics.values()]
+            for number, topic in enumerate(image.topics.values(), 1):
+                topics.append((yield from rows.of(topic, image)))
+                if number % TOPICS_A_STEP == 0:
+                    yield
         else:
             creator = connection if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable else None
-            wanted = request.topics if len(request.topics) == 1 else _distinct(request.topics)
-            topics = [find(rows, topic, image, version, creator) for topic in wanted]
+            for wanted in request.topics if len(request.topics) == 1 else _distinct(request.topics):
+                row = yield from find(rows, wanted, image, version, creator)
+                topics.append(row)
         rows.keep_only(image)
         cluster_operations = _NOT_ASKED
         if version >= _AUTHORIZED_OPERATIONS_SINCE:
             if request.include_topic_authorized_operations:
-                topics = [_with_operations(topic) for topic in topics]
+                for number, made in enumerate(topics):
+                    topics[number] = _with_operations(made)
+                    if number % TOPICS_A_STEP == TOPICS_A_STEP - 1:
+                        yield
             if request.include_cluster_authorized_operations:
                 cluster_operations = ALL_CLUSTER_OPERATIONS
         return MetadataResponse(
             throttle_time_ms=0,
             brokers=[
                 MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
-                for broker_id, endpoint in endpoints.items()
+                for broker_id, endpoint in rows.endpoints.items()
             ],
             cluster_id=image.cluster_id,
-            controller_id=controller_for(image, endpoints),
+            controller_id=controller_for(image, rows.endpoints),
             topics=topics,
             cluster_authorized_operations=cluster_operations,
         )

@@ -62,6 +62,7 @@ class Retention:
         self._replicas.log_manager.on_prefix_deleted = self._on_prefix_deleted
         self._configs = broker.configs
         self._clock = broker.clock
+        self._turns = broker.turns
         self._tasks = broker.tasks
         self._log = broker.log
         self._running: list[asyncio.Task[None]] = []
@@ -110,11 +111,11 @@ class Retention:
         consumed: Outcome = {}
         if self.asks_groups:
             asked: list[Asked] = []
-            await walk_in_slices(self._clock, self._note_askable(asked))
+            await walk_in_slices(self._turns, self._note_askable(asked))
             consumed = await self._ask(asked)
         left = deque(self._replicas.partitions.items())
         while left:
-            await walk_in_slices(self._clock, self._steps(left, consumed))
+            await walk_in_slices(self._turns, self._steps(left, consumed))
             await self._made_durable()
         if self._replicas.image is not None:
             self.ledger.forget_all_but(self._replicas.image.topics)

@@ -139,10 +139,10 @@ class CommittedOffsets:
             return None
         return found
 
-    def topics_of(self, group_id: str) -> Iterator[tuple[str, list[tuple[int, OffsetCommitValue]]]]:
-        """All that a group has committed."""
-        for topic, partitions in self.offsets.get(group_id, {}).items():
-            yield topic, list(partitions.items())
+    def topics_of(self, group_id: str) -> Iterator[tuple[str, list[int]]]:
+        """The partitions for which a group has committed: of each topic, when it is its turn. Commits may come meanwhile."""
+        for topic, partitions in list(self.offsets.get(group_id, {}).items()):
+            yield topic, list(partitions)
 
     def commit(
         self, request: OffsetCommitRequest, topics: Iterable[OffsetCommitRequestTopic], effects: Effects

@@ -33,7 +33,7 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
         return DescribeConsumedOffsetsResponse(error_code=shards)
     consumed = ConsumedOffsets(asked)
     async with coordinator.survey_turn:  # Of many at once each would have its slice before anybody else.
-        await walk_in_slices(coordinator.broker.clock, _take_in(shards, consumed))
+        await walk_in_slices(coordinator.broker.turns, _take_in(shards, consumed))
     outcomes = [(shard, _kept(coordinator, shard)) for shard in shards]
     kept = [shard for shard, outcome in outcomes if await outcome == ErrorCode.NONE]
     return DescribeConsumedOffsetsResponse(

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Generic
 
-from lowtide.broker.coordinator.runtime.effects import Effects, Promise, Then
+from lowtide.broker.coordinator.runtime.effects import Effects, Job, Promise, Then
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.shard import S, Shard, make_batches
 from lowtide.broker.partitions.delayed.commit import committed_end
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
-from lowtide.broker.slices import run_in_slices
+from lowtide.broker.slices import run_in_slices, run_in_turns
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.group_records import OffsetCommits, decode_record
 from lowtide.protocol.records import BatchHeader, ControlRecordType, Record, iterate_batches, iterate_records, read_control_record
@@ -137,11 +137,19 @@ class CoordinatorRuntime(Generic[S]):
         elif error != ErrorCode.NONE:
             self._log.warning("records of a coordinator were not kept", partition=str(shard.partition.topic_partition), error=error.name)
         for job in effects.jobs:
-            run_in_slices(self._loop, self._clock, job.steps, partial(self._go_on_after_job, shard, job.go_on))
+            self._begin_job(shard, job)
         for work in effects.work:
             self._worker.submit(work.call, partial(self._go_on_after_work, shard, work.go_on))
         if shard.state.timers.has_sooner:
             self._set_timer(shard)
+
+    def _begin_job(self, shard: Shard[S], job: Job) -> None:
+        """Take its steps in turn with the work of requests, which causes it."""
+
+        def fail(error: Exception) -> None:
+            self._log.error("a coordinator's work failed", partition=str(shard.partition.topic_partition), exc_info=error)
+
+        run_in_turns(self._replicas.slices.turns, job.steps, partial(self._go_on_after_job, shard, job.go_on), fail)
 
     def _go_on_after_work(self, shard: Shard[S], go_on: Callable[[Any, Effects], None], result: Any) -> None:
         if isinstance(result, BaseException):

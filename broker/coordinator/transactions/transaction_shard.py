@@ -12,7 +12,7 @@ Source: Kafka's `TransactionCoordinator`, `TransactionStateManager`; KIP-98, KIP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -49,6 +49,9 @@ RETRY_MS: Final = 1000
 
 TimerKey: TypeAlias = tuple[str, str]
 _EXPIRY: Final[TimerKey] = ("expiry", "")
+
+_LISTED_A_STEP: Final = 500
+"""Some two tenths of a millisecond's work."""
 
 OnIdentity: TypeAlias = Callable[[ErrorCode, ProducerId, ProducerEpoch, Effects], None]
 """Hears what became of a request, and with which id and epoch the producer goes on."""
@@ -417,16 +420,22 @@ class Transactions:
                 self._append(name, None, effects, _nothing)
 
     # ------------------------------------------------------------------ telling
-    def list(self, states: Iterable[str], producer_ids: Iterable[ProducerId], duration_ms: int, wall_ms: int) -> list[Transaction]:
+    def list(
+        self, states: Iterable[str], producer_ids: Iterable[ProducerId], duration_ms: int, wall_ms: int
+    ) -> Generator[None, None, list[Transaction]]:
         """The transactional ids in one of these states (any, without one), of these producers, with transactions open for so long."""
         wanted, producers = set(states), set(producer_ids)
-        return [
-            transaction
-            for transaction in self.transactions.values()
-            if (not wanted or STATE_NAMES[transaction.state] in wanted)
-            and (not producers or transaction.producer_id in producers)
-            and (duration_ms < 0 or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > duration_ms))
-        ]
+        found = []
+        for number, transaction in enumerate(list(self.transactions.values()), 1):
+            if (
+                (not wanted or STATE_NAMES[transaction.state] in wanted)
+                and (not producers or transaction.producer_id in producers)
+                and (duration_ms < 0 or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > duration_ms))
+            ):
+                found.append(transaction)
+            if number % _LISTED_A_STEP == 0:
+                yield
+        return found
 
 
 def _nothing(_error: ErrorCode, _effects: Effects) -> None:

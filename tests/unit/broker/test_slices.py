@@ -12,7 +12,8 @@ import pytest
 
 from lowtide.broker.handlers import describe_producers
 from lowtide.broker.pending import Pending, answer_of
-from lowtide.broker.slices import SLICE_MS, answer_in_slices, ask_in_slices
+from lowtide.broker.slices import answer_in_slices, ask_in_slices, walk_in_slices
+from lowtide.broker.turns import SLICE_MS, Turns
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse, DescribeProducersTopicRequest
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.log.producer_state import ProducerEntry
@@ -34,6 +35,10 @@ class Log:
         self.errors.append(exc_info)
 
 
+def turns(loop: Any = None, clock: Any = None) -> Turns:
+    return Turns(loop, clock or CountingClock())
+
+
 def steps(taken: list[int], count: int, error: Exception | None = None) -> Generator[None, None, str]:
     for number in range(count):
         taken.append(number)
@@ -45,16 +50,16 @@ def steps(taken: list[int], count: int, error: Exception | None = None) -> Gener
 
 def test_a_short_answer_is_there_at_once() -> None:
     """Without an event loop, too."""
-    assert answer_in_slices(CountingClock(), Log(), steps([], SLICE_MS - 1)) == "done"
+    assert answer_in_slices(turns(), Log(), steps([], SLICE_MS - 1)) == "done"
 
 
 def test_others_have_their_turn_between_two_slices() -> None:
-    async def main(_loop: SimulatedLoop) -> None:
+    async def main(loop: SimulatedLoop) -> None:
         taken: list[int] = []
-        answer: Any = answer_in_slices(CountingClock(), Log(), steps(taken, 10))
+        answer: Any = answer_in_slices(turns(loop), Log(), steps(taken, 10))
         progress = [len(taken)]
         while not answer.done:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.0005)
             progress.append(len(taken))
         assert progress[0] == SLICE_MS
         assert max(after - before for before, after in itertools.pairwise(progress)) == SLICE_MS
@@ -64,9 +69,9 @@ def test_others_have_their_turn_between_two_slices() -> None:
 
 
 def test_nothing_more_is_done_for_a_client_that_is_gone() -> None:
-    async def main(_loop: SimulatedLoop) -> None:
+    async def main(loop: SimulatedLoop) -> None:
         taken: list[int] = []
-        answer: Any = answer_in_slices(CountingClock(), Log(), steps(taken, 10))
+        answer: Any = answer_in_slices(turns(loop), Log(), steps(taken, 10))
         answer.abandon()
         await asyncio.sleep(1)
         assert len(taken) == SLICE_MS
@@ -75,9 +80,9 @@ def test_nothing_more_is_done_for_a_client_that_is_gone() -> None:
 
 
 def test_a_bug_in_a_later_slice_is_reported_and_ends_the_request() -> None:
-    async def main(_loop: SimulatedLoop) -> None:
+    async def main(loop: SimulatedLoop) -> None:
         log, bug = Log(), RuntimeError("bug")
-        answer: Any = answer_in_slices(CountingClock(), log, steps([], 10, bug))
+        answer: Any = answer_in_slices(turns(loop), log, steps([], 10, bug))
         assert await answer_of(answer) is None
         assert log.errors == [bug]
 
@@ -86,13 +91,13 @@ def test_a_bug_in_a_later_slice_is_reported_and_ends_the_request() -> None:
 
 def test_a_bug_in_the_first_slice_is_the_connections_to_report() -> None:
     with pytest.raises(RuntimeError, match="bug"):
-        answer_in_slices(CountingClock(), Log(), steps([], 0, RuntimeError("bug")))
+        answer_in_slices(turns(), Log(), steps([], 0, RuntimeError("bug")))
 
 
 def test_what_is_asked_in_slices_answers_when_the_last_of_it_does() -> None:
-    async def main(_loop: SimulatedLoop) -> None:
+    async def main(loop: SimulatedLoop) -> None:
         answer, taken = Pending[str](), list[int]()
-        ask_in_slices(CountingClock(), Log(), answer, asking(taken, 10, answer))
+        ask_in_slices(turns(loop), Log(), answer, asking(taken, 10, answer))
         assert 0 < len(taken) < 10
         assert await answer_of(answer) == "all"
         assert len(taken) == 10
@@ -101,15 +106,15 @@ def test_what_is_asked_in_slices_answers_when_the_last_of_it_does() -> None:
 
 
 def test_what_is_asked_in_slices_ends_with_its_client_and_with_a_bug() -> None:
-    async def main(_loop: SimulatedLoop) -> None:
+    async def main(loop: SimulatedLoop) -> None:
         answer, taken = Pending[str](), list[int]()
-        ask_in_slices(CountingClock(), Log(), answer, asking(taken, 10, answer))
+        ask_in_slices(turns(loop), Log(), answer, asking(taken, 10, answer))
         answer.abandon()
         await asyncio.sleep(1)
         assert len(taken) < 10
         log, bug = Log(), RuntimeError("bug")
         answer = Pending()
-        ask_in_slices(CountingClock(), log, answer, asking([], 10, answer, bug))
+        ask_in_slices(turns(loop), log, answer, asking([], 10, answer, bug))
         assert await answer_of(answer) is None
         assert log.errors == [bug]
 
@@ -122,19 +127,30 @@ def asking(taken: list[int], count: int, answer: Pending[str], error: Exception 
     return True
 
 
+def test_who_waits_for_a_walk_goes_on_when_it_ends_and_hears_of_a_bug() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        walked: list[int] = []
+        await walk_in_slices(turns(loop), steps(walked, 10))
+        assert len(walked) == 10
+        with pytest.raises(RuntimeError, match="bug"):
+            await walk_in_slices(turns(loop), steps([], 10, RuntimeError("bug")))
+
+    run_simulation(main, 1)
+
+
 def test_very_many_producers_are_described_in_slices() -> None:
     """All of them, in order, though some are forgotten meanwhile."""
     producers = {number: ProducerEntry(1, [], 5, 5) for number in range(10_000)}
     partition = SimpleNamespace(log=SimpleNamespace(producer_state=SimpleNamespace(producers=producers)))
     broker: Any = SimpleNamespace(
-        clock=CountingClock(),
         log=Log(),
         metadata=SimpleNamespace(image=SimpleNamespace(topics={"a": None})),
         replicas=SimpleNamespace(find=lambda _topic, _partition: partition),
     )
     request = DescribeProducersRequest(topics=[DescribeProducersTopicRequest(name="a", partition_indexes=list(range(3)))])
 
-    async def main(_loop: SimulatedLoop) -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        broker.turns = turns(loop)
         handle = describe_producers.handler(broker).handle
         assert handle is not None
         answer = handle(request, None)
@@ -143,7 +159,7 @@ def test_very_many_producers_are_described_in_slices() -> None:
         while not answer.done:
             passes += 1
             producers.pop(10_000 - passes, None)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.0005)
         assert passes >= 3 * 10_000 // describe_producers.PRODUCERS_A_STEP // SLICE_MS - 1
         response: DescribeProducersResponse | None = await answer_of(answer)
         assert response is not None

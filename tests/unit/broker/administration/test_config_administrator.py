@@ -14,6 +14,7 @@ from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.lifecycle.logger import quiet_logger
+from lowtide.broker.turns import Turns
 from lowtide.metadata import keys
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
@@ -47,7 +48,8 @@ class Broker:
         self.session = MetadataSession(store=self.client, clock=world.clock, tasks=world.tasks, random=world.loop.random, broker_id=node_id)
         self.configs = BrokerConfigs(load_config(settings={"node.id": str(node_id)}))
         self.session.on_image(lambda _old, new, _delta: self.configs.follow(new))
-        parts = SimpleNamespace(configs=self.configs, metadata=self.session, replicas=Settled(), log=quiet_logger())
+        turns = Turns(asyncio.get_running_loop(), world.clock)
+        parts = SimpleNamespace(configs=self.configs, metadata=self.session, replicas=Settled(), log=quiet_logger(), turns=turns)
         self.administrator = ConfigAdministrator(cast("BrokerContext", parts))
 
     async def set(self, resource: Resource, **configs: str) -> ErrorCode | None:

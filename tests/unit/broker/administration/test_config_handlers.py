@@ -62,9 +62,10 @@ async def replace(world: World, rows: Rows) -> list[int]:
 
 async def describe(world: World, *rows: tuple[int, str, list[str] | None], **options: bool) -> DescribeConfigsResponse:
     resources = [DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys) for kind, name, keys in rows]
-    handle = describe_configs.handler(world.brokers[0].administrator).handle_later
+    handle = describe_configs.handler(world.brokers[0].administrator).handle
     assert handle is not None
-    answer: DescribeConfigsResponse = await handle(DescribeConfigsRequest(resources=resources, **options), CONTEXT)
+    answer = handle(DescribeConfigsRequest(resources=resources, **options), CONTEXT)
+    assert isinstance(answer, DescribeConfigsResponse)
     return answer
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.handlers.describe_topic_partitions import handler
+from lowtide.broker.turns import Turns
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.errors import ErrorCode
@@ -22,6 +23,9 @@ from lowtide.protocol.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
+
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+"""No time passes: each answer is there at once."""
 
 ALL = 3576
 
@@ -49,7 +53,8 @@ def ask(
     offline: frozenset[TopicPartition] = frozenset(),
 ) -> DescribeTopicPartitionsResponse:
     replicas = SimpleNamespace(broker_id=0, hosted_logs=SimpleNamespace(offline=offline))
-    broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=state), config=load_config(settings=config or {}), replicas=replicas)
+    settings = load_config(settings=config or {})
+    broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=state), config=settings, replicas=replicas, turns=ONE_SLICE, log=None)
     handle = handler(broker).handle
     assert handle is not None
     request = DescribeTopicPartitionsRequest(

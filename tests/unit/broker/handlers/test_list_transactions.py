@@ -13,8 +13,12 @@ from lowtide.broker.coordinator.transactions.transaction_settings import Transac
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.handlers import list_transactions
 from lowtide.broker.pending import Pending
+from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_transactions import ListTransactionsRequest
+
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+"""No time passes: each answer is there at once."""
 
 NOW_MS = 10_000
 WORK: list[Any] = []
@@ -38,9 +42,9 @@ def known(*names: str) -> Any:
 
 
 def ask(shards: list[Any], **filters: Any) -> Any:
-    clock = SimpleNamespace(wall_ms=lambda: NOW_MS, monotonic_ms=lambda: 0)
+    clock = SimpleNamespace(wall_ms=lambda: NOW_MS)
     worker = SimpleNamespace(submit=lambda work, on_done: WORK.append((work, on_done)))
-    service: Any = SimpleNamespace(loaded=lambda: shards, broker=SimpleNamespace(clock=clock, log=None, worker=worker))
+    service: Any = SimpleNamespace(loaded=lambda: shards, broker=SimpleNamespace(clock=clock, log=None, worker=worker, turns=ONE_SLICE))
     handle: Any = list_transactions.handler(service).handle
     answer = handle(ListTransactionsRequest(**({"state_filters": [], "producer_id_filters": []} | filters)), None)
     while WORK:

@@ -11,6 +11,7 @@ import pytest
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.handlers.metadata import handler
 from lowtide.broker.network.endpoints import controller_for, endpoints_for
+from lowtide.broker.turns import Turns
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.errors import ErrorCode
@@ -21,6 +22,9 @@ from lowtide.protocol.messages.metadata import (
     MetadataResponsePartition,
 )
 from lowtide.protocol.types import TopicPartition
+
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+"""No time passes: each answer is there at once."""
 
 TOPIC_ID = b"t" * 16
 
@@ -47,7 +51,7 @@ class Asked:
     def __init__(self, image: MetadataImage) -> None:
         self.session = SimpleNamespace(image=image)
         self.replicas = SimpleNamespace(broker_id=1, hosted_logs=SimpleNamespace(offline=frozenset()))
-        context: Any = SimpleNamespace(metadata=self.session, replicas=self.replicas, config=load_config())
+        context: Any = SimpleNamespace(metadata=self.session, replicas=self.replicas, config=load_config(), turns=ONE_SLICE, log=None)
         handle = handler(context, SimpleNamespace()).handle
         assert handle is not None
         self._handle = handle

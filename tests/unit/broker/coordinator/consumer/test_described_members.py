@@ -7,10 +7,14 @@ from typing import Any
 
 from lowtide.broker.handlers import consumer_group_describe
 from lowtide.broker.pending import Pending
+from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from tests.unit.broker.coordinator.consumer_world import ConsumerWorld
 from tests.unit.broker.coordinator.group_world import GROUP
+
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+"""No time passes: each answer is there at once."""
 
 
 def described(world: ConsumerWorld) -> dict[str, Any]:
@@ -24,9 +28,9 @@ def described(world: ConsumerWorld) -> dict[str, Any]:
     service: Any = SimpleNamespace(
         settings=world.settings,
         check_group_id=lambda _group_id: None,
-        find=lambda _group_id: SimpleNamespace(state=world.groups),
+        find=lambda _group_id: SimpleNamespace(state=world.groups, unloaded=False),
         when_readable=readable,
-        broker=SimpleNamespace(metadata=world.cluster),
+        broker=SimpleNamespace(metadata=world.cluster, turns=ONE_SLICE, log=None),
     )
     handle: Any = consumer_group_describe.handler(service).handle
     answer = handle(ConsumerGroupDescribeRequest(group_ids=[GROUP], include_authorized_operations=False), None)

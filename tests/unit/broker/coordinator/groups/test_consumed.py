@@ -14,10 +14,14 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.consumed import NOBODY, ROWS_PER_STEP, Consumed, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.groups.survey import survey
+from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic, DescribeConsumedOffsetsResponse
 from lowtide.protocol.types import ZERO_TOPIC_ID
+
+ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
+"""No time passes: each answer is there at once."""
 
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
 
@@ -158,7 +162,7 @@ class Coordinator:
         self.error: ErrorCode | None = None
         self.uncommitted: list[Any] = []
         self.survey_turn = asyncio.Lock()
-        self.broker = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0))
+        self.broker = SimpleNamespace(turns=ONE_SLICE)
         self.shards = [
             SimpleNamespace(number=number, leader_epoch=10 + number, state=groups, unloaded=False, leads=True)
             for number, groups in enumerate(shards)
