@@ -177,13 +177,17 @@ class _Answers:
             self._kept[key] = response
 
 
-def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
-    """The handler over a broker's state."""
-    rows_of: dict[tuple[str, int], _Rows] = {}
-    answers = _Answers(broker.replicas)
+class MetadataHandler:
+    """Metadata over a broker's state."""
 
-    def find(
-        rows: _RowsNow, wanted: MetadataRequestTopic, image: MetadataImage, version: int, creator: object | None
+    def __init__(self, broker: BrokerContext, administrator: TopicAdministrator) -> None:
+        self._broker = broker
+        self._administrator = administrator
+        self._rows: dict[tuple[str, int], _Rows] = {}
+        self._answers = _Answers(broker.replicas)
+
+    def _find(
+        self, rows: _RowsNow, wanted: MetadataRequestTopic, image: MetadataImage, version: int, creator: object | None
     ) -> Generator[None, None, MetadataResponseTopic]:
         """The row about a topic, which is created for the connection `creator`, if there is one."""
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
@@ -199,29 +203,30 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
         if check_topic_name(wanted.name) is not None:
             return _unknown(ErrorCode.INVALID_TOPIC_EXCEPTION, wanted.name, ZERO_TOPIC_ID)
         if creator is not None:
-            administrator.create_automatically(wanted.name, creator)
+            self._administrator.create_automatically(wanted.name, creator)
         return _unknown(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted.name, ZERO_TOPIC_ID)
 
-    def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse | Pending[MetadataResponse]:
-        image, version, wanted = broker.metadata.image, context.api_version, request.topics
+    def handle(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse | Pending[MetadataResponse]:
+        """Answer at once, or in slices."""
+        image, version, wanted = self._broker.metadata.image, context.api_version, request.topics
         if (
             wanted is None
             or len(wanted) != 1
             or request.include_topic_authorized_operations
             or request.include_cluster_authorized_operations
         ):
-            return answer_in_slices(broker.turns, broker.log, steps(request, image, context))
+            return answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
         key = (context.connection.listener_name, version, wanted[0].name, wanted[0].topic_id)
-        response: MetadataResponse | Pending[MetadataResponse] | None = answers.find(key, image)
+        response: MetadataResponse | Pending[MetadataResponse] | None = self._answers.find(key, image)
         if response is None:
-            response = answer_in_slices(broker.turns, broker.log, steps(request, image, context))
+            response = answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
             if not isinstance(response, Pending):
-                answers.keep(key, response)
+                self._answers.keep(key, response)
         return response
 
-    def steps(request: MetadataRequest, image: MetadataImage, context: RequestContext) -> Generator[None, None, MetadataResponse]:
+    def _steps(self, request: MetadataRequest, image: MetadataImage, context: RequestContext) -> Generator[None, None, MetadataResponse]:
         version, connection = context.api_version, context.connection
-        rows = _rows_for(rows_of, broker.replicas, connection.listener_name, version).under(image)
+        rows = _rows_for(self._rows, self._broker.replicas, connection.listener_name, version).under(image)
         topics = []
         if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
             for number, topic in enumerate(image.topics.values(), 1):
@@ -229,9 +234,9 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
                 if number % TOPICS_A_STEP == 0:
                     yield
         else:
-            creator = connection if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable else None
+            creator = connection if request.allow_auto_topic_creation and self._broker.config.auto_create_topics_enable else None
             for wanted in request.topics if len(request.topics) == 1 else _distinct(request.topics):
-                row = yield from find(rows, wanted, image, version, creator)
+                row = yield from self._find(rows, wanted, image, version, creator)
                 topics.append(row)
         rows.keep_only(image)
         cluster_operations = _NOT_ASKED
@@ -255,7 +260,10 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
             cluster_authorized_operations=cluster_operations,
         )
 
-    return HandlerSpec(key=ApiKey.METADATA, handle=handle, answers_again=KEPT_ANSWERS)
+
+def handler(broker: BrokerContext, administrator: TopicAdministrator) -> HandlerSpec:
+    """The handler over a broker's state."""
+    return HandlerSpec(key=ApiKey.METADATA, handle=MetadataHandler(broker, administrator).handle, answers_again=KEPT_ANSWERS)
 
 
 def _rows_for(made: dict[tuple[str, int], _Rows], replicas: ReplicaManager, listener_name: str, version: int) -> _Rows:
