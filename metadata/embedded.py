@@ -28,7 +28,7 @@ from urllib.parse import quote
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.local import LocalStore, WriteFailedError
 from lowtide.metadata.store import KeyValue, MetadataStoreError
-from lowtide.runtime.filesystem.failures import is_passing
+from lowtide.runtime.filesystem.failures import FailureKind, failure_kind, is_passing
 from lowtide.runtime.worker import ThreadWorker
 
 if TYPE_CHECKING:
@@ -45,7 +45,13 @@ METADATA_FILE: Final = "lowtide-metadata.sqlite"
 LOCK_SUFFIX: Final = ".lock"
 RESERVE_SUFFIX: Final = ".reserve"
 RESERVE_BYTES: Final = 512 << 10
-"""Kept in a file of zeros, and given back to a start that finds no room: opening the file and registering takes some ten commits."""
+"""Kept in a file of zeros, and given back to a start that finds no room: opening the file and registering takes some ten commits.
+Half of it is kept again at once, for the start after a crash on the same full disk."""
+
+PROBE_SUFFIX: Final = ".probe"
+PROBE_BYTES: Final = 2 << 20
+"""What is written to find out whether a write failed for lack of room: more than any transaction."""
+
 FILE_MODE: Final = 0o600
 
 FORMAT_VERSION: Final = 1
@@ -97,16 +103,17 @@ class EmbeddedStore(LocalStore):
             if not filesystem.exists(path):
                 # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it too.
                 filesystem.replace_file(path, b"", mode=FILE_MODE)
-            database = _Database(path, max_bytes)
+            database = _Database(path, max_bytes, lambda: _lacks_room(filesystem, path))
             try:
                 engine = await _done_by(worker, loop, database.open)
             except FullMetadataFileError:
                 if not filesystem.exists(path + RESERVE_SUFFIX):
                     raise
                 filesystem.unlink(path + RESERVE_SUFFIX)
-                engine = await _done_by(worker, loop, database.open)
+                engine = await _done_by(worker, loop, database.open_with_little_room)
+                _reserve(filesystem, path, RESERVE_BYTES // 2)
             else:
-                _reserve(filesystem, path)
+                _reserve(filesystem, path, RESERVE_BYTES)
         except BaseException:
             worker.close()
             lock.release()
@@ -114,18 +121,31 @@ class EmbeddedStore(LocalStore):
         return cls(engine=engine, journal=_SqliteJournal(database, worker, lock), clock=clock, loop=loop)
 
 
-def _reserve(filesystem: FileSystem, path: str) -> None:
+def _reserve(filesystem: FileSystem, path: str, size: int) -> None:
     """Keep room for a start on a full disk. Where there is none for that either, the next start tries again."""
     place = path + RESERVE_SUFFIX
     try:
-        if not filesystem.exists(place) or filesystem.file_size(place) != RESERVE_BYTES:
+        if not filesystem.exists(place) or filesystem.file_size(place) != size:
             # Written, not only made as large: that takes the room on every file system.
-            filesystem.write_bytes(place, bytes(RESERVE_BYTES))
+            filesystem.write_bytes(place, bytes(size))
     except OSError as error:
         if not is_passing(error):
             raise
         with contextlib.suppress(OSError):
             filesystem.unlink(place)
+
+
+def _lacks_room(filesystem: FileSystem, path: str) -> bool:
+    """Whether a file beside this one meets a full disk or an exhausted quota. SQLite says so of ENOSPC, and not of EDQUOT."""
+    place = path + PROBE_SUFFIX
+    try:
+        filesystem.write_bytes(place, bytes(PROBE_BYTES))
+    except OSError as error:
+        return failure_kind(error.errno) is FailureKind.NO_ROOM
+    finally:
+        with contextlib.suppress(OSError):
+            filesystem.unlink(place)
+    return False
 
 
 def read_embedded(path: str, filesystem: FileSystem) -> tuple[list[KeyValue], Revision]:
@@ -184,12 +204,18 @@ _PRIMARY_CODE = 0xFF
 class _Database:
     """The connection. All of it runs on the thread that opened it."""
 
-    def __init__(self, path: str, max_bytes: int) -> None:
+    def __init__(self, path: str, max_bytes: int, lacks_room: Callable[[], bool]) -> None:
+        """`lacks_room`: whether a write beside the file fails for lack of room."""
         self._path = path
+        self._lacks_room = lacks_room
         self._max_pages = max_bytes // PAGE_BYTES
         self._connection: sqlite3.Connection | None = None
 
-    def open(self) -> Engine:
+    def open_with_little_room(self) -> Engine:
+        """As `open`; first fold what earlier lives wrote into the file, which gives their room back."""
+        return self.open(folds=True)
+
+    def open(self, *, folds: bool = False) -> Engine:
         """Open or make the file. Returns its state, with the leased keys of the earlier life gone. Errors: MetadataFileError."""
         import sqlite3  # noqa: PLC0415 - 4 ms, and only a broker without etcd needs it.
 
@@ -200,13 +226,15 @@ class _Database:
             raise MetadataFileError(message) from error
         try:
             self._prepare(connection)
+            if folds:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._connection = connection
             return self._begin_life(connection)
         except (sqlite3.Error, WriteFailedError) as error:
             self._connection = None
             connection.close()
             message = f"metadata file {self._path}: {error}"
-            is_full = error.applied is False if isinstance(error, WriteFailedError) else error.sqlite_errorcode in _lack_room()
+            is_full = error.applied is False if isinstance(error, WriteFailedError) else self._lacked_room(error)
             raise (FullMetadataFileError if is_full else MetadataFileError)(message) from error
         except MetadataFileError:
             connection.close()
@@ -260,7 +288,7 @@ class _Database:
         except sqlite3.Error as error:
             # A full disk, a lack of memory or descriptors, or a lock that another program holds: the roll-back leaves all as it was.
             passing = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN}
-            harmless = error.sqlite_errorcode & _PRIMARY_CODE in passing
+            harmless = error.sqlite_errorcode & _PRIMARY_CODE in passing or self._met_quota(error)
             try:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -269,18 +297,24 @@ class _Database:
             return WriteFailedError(f"{self._path}: {error}", applied=False if harmless else None)
         return None
 
+    def _met_quota(self, error: sqlite3.Error) -> bool:
+        """Whether a write met an exhausted quota, which SQLite doesn't tell from a broken disk. What is not whole in its log is nothing."""
+        import sqlite3  # noqa: PLC0415 - see `open`.
+
+        return error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE and self._lacks_room()
+
+    def _lacked_room(self, error: sqlite3.Error) -> bool:
+        """Whether an opening may have met a full disk: in the file, or in the shared memory beside it."""
+        import sqlite3  # noqa: PLC0415 - see `open`.
+
+        codes = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP}
+        return error.sqlite_errorcode in codes or self._met_quota(error)
+
     def close(self) -> None:
         """Fold the write-ahead log into the file and let it go."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-def _lack_room() -> set[int]:
-    """The codes of an opening that may have met a full disk: of the file, and of the shared memory beside it."""
-    import sqlite3  # noqa: PLC0415 - see `open`.
-
-    return {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP}
 
 
 def _write_batch(connection: sqlite3.Connection, batch: Batch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import shutil
 import signal
 import sqlite3
@@ -11,15 +13,23 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE, RESERVE_BYTES, RESERVE_SUFFIX, EmbeddedStore, MetadataFileError
+from lowtide.metadata.embedded import (
+    LOCK_SUFFIX,
+    METADATA_FILE,
+    PROBE_SUFFIX,
+    RESERVE_BYTES,
+    RESERVE_SUFFIX,
+    EmbeddedStore,
+    MetadataFileError,
+)
 from lowtide.metadata.store import AmbiguousError, Delete, Put, UnavailableError
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
@@ -258,7 +268,7 @@ def test_a_full_disk_does_not_keep_the_store_from_opening(tmp_path: Path) -> Non
             async with opened(path) as store:
                 assert [pair.key for pair in (await store.range(b""))[0]] == [b"a"]
                 await store.transact([], [Put(b"b", b"2")])
-            assert not path.with_name(path.name + RESERVE_SUFFIX).exists()
+            assert path.with_name(path.name + RESERVE_SUFFIX).stat().st_size == RESERVE_BYTES // 2
             (folder / "ballast").unlink()
             async with opened(path) as store:
                 assert [pair.key for pair in (await store.range(b""))[0]] == [b"a", b"b"]
@@ -267,6 +277,78 @@ def test_a_full_disk_does_not_keep_the_store_from_opening(tmp_path: Path) -> Non
         play(scenario)
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.skipif(missing_mounts() is not None, reason=str(missing_mounts()))
+def test_crashes_on_a_full_disk_do_not_keep_the_store_from_opening(tmp_path: Path) -> None:
+    """Each start leaves room for the next one, whatever else takes the rest."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=True)
+    try:
+        path = folder / METADATA_FILE
+        for _ in range(5):
+            ran = subprocess.run([sys.executable, "-c", WRITER_OF_ONE, str(path)], capture_output=True, text=True, check=False)
+            assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "written\n"), ran.stderr
+            with (folder / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
+                while True:
+                    ballast.write(bytes(4096))
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+class QuotaFileSystem(OsFileSystem):
+    """Of a user whose quota is exhausted, if `is_exhausted`."""
+
+    is_exhausted = True
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        if self.is_exhausted and path.endswith(PROBE_SUFFIX):
+            raise OSError(errno.EDQUOT, "quota exceeded", path)
+        super().write_bytes(path, data)
+
+
+@contextmanager
+def failing_writes(path: Path) -> Iterator[None]:
+    """Let every write fail that makes the log beside the file longer, with an error that SQLite doesn't know (EFBIG)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name(path.name + "-wal").stat().st_size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_an_exhausted_quota_is_no_broken_disk(path: Path) -> None:
+    """What doesn't fit is refused, and nothing of it is left; when there is room again, the store goes on."""
+
+    async def scenario() -> None:
+        store = await EmbeddedStore.open(str(path), filesystem=QuotaFileSystem(), clock=SystemClock())
+        await store.transact([], [Put(b"a", b"1")])
+        with failing_writes(path), pytest.raises(UnavailableError):
+            await store.transact([], [Put(b"a", b"2"), Put(b"b", bytes(8192))])
+        assert store.failure is None
+        assert (await store.transact([], [Put(b"c", b"3")])).revision == 2
+        await store.close()
+        async with opened(path) as again:
+            assert [(pair.key, pair.value) for pair in (await again.range(b""))[0]] == [(b"a", b"1"), (b"c", b"3")]
+        assert not path.with_name(path.name + PROBE_SUFFIX).exists()
+
+    play(scenario)
+
+
+def test_a_write_that_fails_where_there_is_room_is_a_broken_disk(path: Path) -> None:
+    async def scenario() -> None:
+        filesystem = QuotaFileSystem()
+        filesystem.is_exhausted = False
+        store = await EmbeddedStore.open(str(path), filesystem=filesystem, clock=SystemClock())
+        await store.transact([], [Put(b"a", b"1")])
+        with failing_writes(path), pytest.raises(AmbiguousError):
+            await store.transact([], [Put(b"b", bytes(8192))])
+        assert store.failure is not None
+        await store.close()
+
+    play(scenario)
 
 
 def test_after_a_failed_write_the_store_is_out_of_service(path: Path) -> None:
