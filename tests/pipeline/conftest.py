@@ -14,6 +14,9 @@ from .local_spark import local_spark
 
 SPARK_IS_HERE = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
+LIMIT_S = 600
+"""For a stream to come to its end, on a busy machine."""
+
 NEED_SPARK = ("batch_read", "kills", "spark_example", "stream_read", "trim", "trim_listener", "write")
 
 collect_ignore = [] if SPARK_IS_HERE or os.environ.get("CI") else [f"test_{what}.py" for what in NEED_SPARK]
@@ -96,18 +99,12 @@ def offsets(frame) -> dict[int, list[int]]:
 
 
 def run_to_its_end(writer) -> None:
-    """Run a stream that ends by itself; again, where Spark has given up a new Python worker: it has ten seconds to call back."""
-    for attempt in range(5):
-        query = writer.start()
-        try:
-            query.awaitTermination(120)
-        except Exception as error:
-            if "failed to connect back" not in str(error) or attempt == 4:
-                raise
-        else:
-            return
-        finally:
-            query.stop()
+    """Run a stream that ends by itself."""
+    query = writer.start()
+    try:
+        assert query.awaitTermination(LIMIT_S)
+    finally:
+        query.stop()
 
 
 def delete_to(bootstrap: str, topic: str, until: dict[int, int]) -> None:

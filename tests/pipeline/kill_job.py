@@ -17,6 +17,9 @@ def main(address: str, topic: str, folder: str, trim: str, rows_per_batch: str, 
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.log.level": "WARN",
+        "spark.python.authenticate.socketTimeout": "600s",
+        "spark.executor.heartbeatInterval": "60s",
+        "spark.network.timeout": "600s",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }
     builder = SparkSession.builder.master("local[2]")

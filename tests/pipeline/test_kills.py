@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from .broker_process import BrokerProcess
 from .conftest import make_topic
+from .local_spark import python_for_spark
 
 KILLS = int(os.environ.get("KILLS", "1"))
 SEED = int(os.environ.get("SEED", "7"))
@@ -42,8 +43,9 @@ class Job:
         arguments = [run.broker.address, TOPIC, str(run.folder), run.trim, str(ROWS_PER_BATCH), *(["once"] if once else [])]
         command = [sys.executable, str(Path(__file__).with_name("kill_job.py")), *arguments]
         self._log = run.folder / "job.log"
+        env = {**os.environ, "PYSPARK_PYTHON": python_for_spark(run.folder), "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+            self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
     @property
     def is_running(self) -> bool:
