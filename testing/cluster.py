@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.local_cluster import LocalCluster
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 120.0
 
 
 class LowtideCluster:

@@ -21,8 +21,8 @@ PROGRAM = "etcd"
 CONTROL_PROGRAM = "etcdctl"
 """It saves and restores snapshots; in Debian's package etcd-client."""
 
-START_LIMIT_S = 20.0
-STOP_LIMIT_S = 10.0
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 60.0
 _LOOK_AGAIN_S = 0.01
 _ANSWER_LIMIT_S = 1.0
 _PORT_ATTEMPTS = 5

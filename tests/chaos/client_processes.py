@@ -20,7 +20,7 @@ from typing import Any
 from tests.campaign.struck import strike
 
 _ROOT = Path(__file__).resolve().parents[2]
-END_LIMIT_S = 30.0
+END_LIMIT_S = 120.0
 """Longer than any program here takes for its last requests while a broker is away."""
 
 LOOK_AGAIN_S = 0.05

@@ -35,14 +35,14 @@ from .asking import (
 from .cluster_processes import ClusterProcesses
 
 TIMEOUT_MS = 5_000
-GRACE_S = 5.0
+GRACE_S = 30.0
 """How much later than its timeout an answer may come: the machine may be busy."""
 
 STARVED_S = 0.25
 """Where our own event loop was late by so much, nobody can be blamed for being late."""
 
 RETRY_S = 0.02
-SETTLE_LIMIT_S = 30.0
+SETTLE_LIMIT_S = 120.0
 
 UNDECIDED = {
     ErrorCode.REQUEST_TIMED_OUT,

@@ -40,10 +40,10 @@ from .namespaces import HUB, Namespaces
 from .serving import HOST, ServeProcess
 
 METADATA_VERSION = 12
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 """For whatever has to happen. Generous: the machine may be busy."""
 
-ANSWER_LIMIT_S = 3.0
+ANSWER_LIMIT_S = 10.0
 """For what a broker answers from memory."""
 
 LOOK_AGAIN_S = 0.01

@@ -25,7 +25,7 @@ from lowtide.protocol.records import build_batch
 from lowtide.simulation.load import PRODUCE_VERSION
 
 PAUSE_S = 0.003
-ANSWER_LIMIT_S = 30.0
+ANSWER_LIMIT_S = 120.0
 
 
 def produce_frame(topic: str) -> bytes:

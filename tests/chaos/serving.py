@@ -15,8 +15,8 @@ from typing import Any
 from lowtide.simulation.client import WireClient
 from tests.campaign.struck import strike
 
-START_LIMIT_S = 60.0
-STOP_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 120.0
 HOST = "127.0.0.1"
 _LINE_LIMIT_BYTES = 1 << 20
 

@@ -23,7 +23,7 @@ from lowtide.simulation.load import PartitionLoad
 
 from .serving import ServeProcess, run_to_end, serve_command
 
-READ_LIMIT_S = 10.0
+READ_LIMIT_S = 120.0
 METADATA_VERSION = 12
 TOPIC = "kept"
 JOURNAL = "lowtide-log-start.journal"

@@ -44,7 +44,7 @@ REFRESH_EACH = 50
 """After so many odd requests on a connection the topics that they may have deleted are made again."""
 
 MEMORY_LIMIT_BYTES = 64 << 20
-STARVED_LIMIT_S = 5.0
+STARVED_LIMIT_S = 120.0
 HONEST_PAUSE_S = 0.002
 API_VERSIONS_VERSION = 3
 

@@ -25,7 +25,7 @@ from .serving import HOST, ServeProcess
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 SEED = int(os.environ.get("SEED", "7"))
 KEYS = 40
-DEADLINE_S = 90.0
+DEADLINE_S = 120.0
 SETTINGS = (
     "auto.create.topics.enable=false",
     "log.cleaner.backoff.ms=20",

@@ -68,7 +68,7 @@ class Member:
     async def leave(self, client: WireClient) -> None:
         """Go, and hear that it is gone."""
         request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while (answer := await client.request(request, 1)).error_code in NOT_YET:
                 await asyncio.sleep(0.02)
         assert answer.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID), ErrorCode(answer.error_code).name
@@ -91,7 +91,7 @@ async def beat_until_killed(broker: ServeProcess, members: list[Member]) -> None
 async def settle(broker: ServeProcess, members: list[Member]) -> None:
     """All members do what they are told until each partition has one."""
     client = await broker.connect()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not (all(member.owned for member in members) and set().union(*(member.owned for member in members)) == PARTITIONS):
             for member in members:
                 await member.beat(client)

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lowtide import LowtideCluster
 
 PARTITIONS = 12
-SESSION_S = 60
+SESSION_S = 240
 """A lease that nobody can take the wait for, however slow the machine is."""
 
 CONFIG = {"broker.session.timeout.ms": str(SESSION_S * 1000)}
@@ -17,7 +17,7 @@ CONFIG = {"broker.session.timeout.ms": str(SESSION_S * 1000)}
 
 def leaders(address: str) -> dict[int, tuple[int, list[int]]]:
     """Leader and ISR of each partition, as one broker tells them."""
-    known = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=10)
+    known = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=60)
     return {number: (each.leader, sorted(each.isrs)) for number, each in known.topics["t"].partitions.items()}
 
 

@@ -26,7 +26,7 @@ from lowtide.protocol.messages.list_partition_reassignments import ListPartition
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.simulation.client import WireClient
 
-DEADLINE_S = 20
+DEADLINE_S = 120.0
 
 
 @pytest.fixture(scope="module")

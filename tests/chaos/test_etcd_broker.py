@@ -28,11 +28,11 @@ TOPIC = "kept"
 ROUNDS = int(os.environ.get("ROUNDS", "8"))
 SEED = int(os.environ.get("SEED", "7"))
 
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 TIME_TO_LIVE_S = 4.0
 """How long etcd waits for a sign of a broker: `broker.session.timeout.ms`."""
 
-LONG_S = 60
+LONG_S = 240
 """A lease that nobody can take the wait for, however slow the machine is."""
 
 UNFENCED_S = 1.0

@@ -133,7 +133,7 @@ async def test_brokers_running(cluster: ClusterProcesses, tmp_path: Path, *, cop
     before = logs_of(cluster, LATE)
     await backup.put_back()
     ended = [cluster.brokers[broker_id].ended() for broker_id in cluster.ids]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         assert await asyncio.gather(*ended) == [1, 1, 1]
     for broker in cluster.brokers.values():
         assert any(REMEDY in str(line) for line in broker.lines), broker.lines[-5:]

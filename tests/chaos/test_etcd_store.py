@@ -39,8 +39,9 @@ if missing() is None:
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-LIMIT_S = 20.0
-SLOW_S = 20.0
+LIMIT_S = 120.0
+SLOW_S = 60.0
+LONG_LEASE_MS = 6_000
 """What a busy machine may take on top."""
 
 KILLS = 4
@@ -187,7 +188,7 @@ async def test_an_etcd_that_is_silent_makes_no_call_wait_for_long(etcd: EtcdProc
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    assert time.monotonic() - begun < 4 * (REQUEST_TIMEOUT_S + 2 * CONNECT_TIMEOUT_S)
+    assert time.monotonic() - begun < 4 * (REQUEST_TIMEOUT_S + 2 * CONNECT_TIMEOUT_S) + SLOW_S
     etcd.thaw()
     await until_available(store)
     pair = await store.get(b"/w/k")
@@ -361,8 +362,9 @@ async def test_without_a_majority_nothing_is_answered(tmp_path: Path) -> None:
         await store.close()
 
 
-def session_on(store: MetadataStore, broker_id: int) -> MetadataSession:
-    settings = SessionSettings(time_to_live_ms=1000, keep_alive_ms=150)
+def session_on(store: MetadataStore, broker_id: int, time_to_live_ms: int = 1000) -> MetadataSession:
+    """One that isn't to end where the machine is busy has a longer lease."""
+    settings = SessionSettings(time_to_live_ms=time_to_live_ms, keep_alive_ms=150)
     registry = TaskRegistry(lambda _name, _error: None)
     return MetadataSession(
         store=store, clock=SystemClock(), tasks=registry, random=random.Random(broker_id), broker_id=broker_id, settings=settings
@@ -400,7 +402,7 @@ async def test_a_session_registers_anew_when_etcd_was_away_for_longer_than_its_l
 async def test_a_session_keeps_its_epoch_when_etcd_is_killed_and_back_in_time(etcd: EtcdProcess) -> None:
     """Leases outlive the server: nothing was given up, so nothing begins anew."""
     store = await EtcdStore.open([etcd.endpoint])
-    session = session_on(store, 1)
+    session = session_on(store, 1, 20_000)
     await session.start(REGISTRATION)
     first = session.broker_epoch
     await asyncio.to_thread(etcd.kill)
@@ -414,7 +416,7 @@ async def test_a_session_keeps_its_epoch_when_etcd_is_killed_and_back_in_time(et
 async def test_who_takes_over_when_a_lease_runs_out(etcd: EtcdProcess) -> None:
     """The others are brokers beside it; when the store has given it up, one of them is controller."""
     stores = [await EtcdStore.open([etcd.endpoint]) for _ in range(3)]
-    first, second, third = (session_on(store, number) for number, store in enumerate(stores, start=1))
+    first, second, third = (session_on(store, number, LONG_LEASE_MS) for number, store in enumerate(stores, start=1))
     for session in (first, second, third):
         await session.start(REGISTRATION)
     assert [each.is_controller for each in (first, second, third)] == [True, False, False]
@@ -423,9 +425,9 @@ async def test_who_takes_over_when_a_lease_runs_out(etcd: EtcdProcess) -> None:
     await until(lambda: first.is_fenced)
     await until(lambda: 1 not in second.image.brokers and (second.is_controller or third.is_controller))
     with pytest.raises(LeaseGoneError):
-        await stores[1].lease_keep_alive(first._lease)
+        await stores[1].lease_keep_alive(first._lease.id)
     again_store = await EtcdStore.open([etcd.endpoint])
-    again = session_on(again_store, 1)
+    again = session_on(again_store, 1, LONG_LEASE_MS)
     await again.start(REGISTRATION)
     assert sorted(again.image.brokers) == [1, 2, 3]
     assert not again.is_controller

@@ -63,7 +63,7 @@ class Committer:
     async def check(self, client: WireClient) -> None:
         """What is told now is at least what was acknowledged, and nothing that was never sent."""
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=None)], require_stable=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while (answer := (await client.request(request, FETCH_VERSION)).groups[0]).error_code in NOT_YET:
                 await asyncio.sleep(0.02)
         assert answer.error_code == ErrorCode.NONE
@@ -94,7 +94,7 @@ async def check_member(client: WireClient, member_id: str, generation_id: int) -
     heartbeat = HeartbeatRequest(group_id="live", generation_id=generation_id, member_id=member_id)
     assert (await client.request(heartbeat, 3)).error_code == ErrorCode.NONE
     sync = SyncGroupRequest(group_id="live", generation_id=generation_id, member_id=member_id, assignments=[])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while (answer := await client.request(sync, 3)).error_code in NOT_YET:
             await asyncio.sleep(0.02)
     assert answer.assignment == b"all"

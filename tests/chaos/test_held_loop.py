@@ -39,7 +39,7 @@ SETTINGS = (
     "broker.heartbeat.interval.ms=900",
     "auto.leader.rebalance.enable=false",
 )
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 METADATA_VERSION = 12
 KEEPER = "lease keeper"
 

@@ -12,7 +12,7 @@ from lowtide.protocol.api_keys import ApiKey
 
 from .links import HOST, Links, read_frame, send_frame
 
-LIMIT_S = 10.0
+LIMIT_S = 120.0
 FETCH, PRODUCE = ApiKey.FETCH, ApiKey.PRODUCE
 
 

@@ -17,7 +17,7 @@ from lowtide.simulation.client import WireClient
 
 HOST = "127.0.0.1"
 BROKERS = (1, 2, 3)
-LIMIT_S = 20
+LIMIT_S = 120.0
 ASSIGNMENTS = [CreatableReplicaAssignment(partition_index=each - 1, broker_ids=[each]) for each in BROKERS]
 
 

@@ -9,12 +9,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lowtide import LowtideCluster
 
 PARTITIONS = 6
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 CONFIG = {"leader.imbalance.check.interval.seconds": "1"}
 
 
 def leaders(address: str) -> list[int]:
-    known = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=10)
+    known = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=60)
     return [each.leader for _, each in sorted(known.topics["t"].partitions.items())]
 
 

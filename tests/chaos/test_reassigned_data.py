@@ -27,7 +27,7 @@ from lowtide.simulation.client import WireClient
 
 from . import asking
 
-LIMIT_S = 30
+LIMIT_S = 120.0
 SEGMENT_BYTES = 1 << 20
 
 

@@ -25,7 +25,7 @@ from .serving import ServeProcess, run_to_end, serve_command
 
 TOPIC = "spread"
 PARTITIONS = 6
-STEP_LIMIT_S = 10.0
+STEP_LIMIT_S = 120.0
 
 
 class Disks:

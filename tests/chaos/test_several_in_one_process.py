@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 from lowtide import LowtideCluster
 from lowtide.broker.config.broker_config import ConfigError
 
-DEADLINE_S = 20
+DEADLINE_S = 120.0
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -24,7 +24,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def seen(cluster: LowtideCluster, broker_id: int) -> ClusterMetadata:
     """What one broker tells of the cluster."""
-    return AdminClient({"bootstrap.servers": cluster.address(broker_id), "log_level": 0}).list_topics(timeout=10)
+    return AdminClient({"bootstrap.servers": cluster.address(broker_id), "log_level": 0}).list_topics(timeout=60)
 
 
 def brokers_seen(cluster: LowtideCluster, broker_id: int) -> dict[int, str]:

@@ -32,7 +32,7 @@ LIFE_S = (0.15, 0.6)
 START_KILL_S = 0.4
 """A start is killed within this: it takes about as long."""
 
-CHECK_LIMIT_S = 20.0
+CHECK_LIMIT_S = 120.0
 SETTINGS = ("auto.create.topics.enable=false",)
 TOPICS = {
     # One whose deleted files go at once, so that the kill meets their removal, and one whose files wait.

@@ -68,7 +68,7 @@ def fill(bootstrap: str, topic: str, partitions: int = 3) -> None:
     for number in range(10):
         for partition in range(partitions):
             producer.produce(topic, b"%d" % number, partition=partition, timestamp=START_MS + number * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def partitions(topic: str, count: int = 3) -> list[TopicPartition]:

@@ -22,7 +22,7 @@ def against(config: dict[str, str], scenario: Callable[[WireClient], Awaitable[N
     async def run(host: str, port: int) -> None:
         client = await WireClient.connect(host, port)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await scenario(client)
         finally:
             client.close()

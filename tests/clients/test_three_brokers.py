@@ -49,13 +49,13 @@ def _all_in_sync(three: LowtideCluster, caplog: pytest.LogCaptureFixture) -> Non
 
 
 def all_in_sync(cluster: LowtideCluster) -> bool:
-    topics = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0}).list_topics(timeout=10).topics
+    topics = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0}).list_topics(timeout=60).topics
     return all(len(row.isrs) == len(row.replicas) and row.leader >= 0 for topic in topics.values() for row in topic.partitions.values())
 
 
 def leader(cluster: LowtideCluster, topic: str, partition: int = 0) -> int:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    return int(admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader)
+    return int(admin.list_topics(topic, timeout=60).topics[topic].partitions[partition].leader)
 
 
 def new_topic(cluster: LowtideCluster, name: str) -> Driver:

@@ -27,12 +27,12 @@ def test_a_brokers_configuration_is_asked_and_changed_at_that_broker(three: Lowt
 
     def described(broker_id: int) -> dict[str, str]:
         resource = ConfigResource(ConfigResource.Type.BROKER, str(broker_id))
-        return {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(10).items()}
+        return {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(120).items()}
 
     assert [described(broker_id)["node.id"] for broker_id in (1, 2, 3)] == ["1", "2", "3"]
     changed = ConfigResource(ConfigResource.Type.BROKER, "2")
     changed.add_incremental_config(ConfigEntry("log.retention.ms", "12345", incremental_operation=AlterConfigOpType.SET))
-    admin.incremental_alter_configs([changed])[changed].result(10)
+    admin.incremental_alter_configs([changed])[changed].result(120)
     until(lambda: described(2)["log.retention.ms"] == "12345")
     assert described(1)["log.retention.ms"] != "12345"
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide.testing.cluster import LowtideCluster
 
-PARTITIONS, WAIT_S = 3, 20
+PARTITIONS, WAIT_S = 3, 120
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one broker", "three brokers"])

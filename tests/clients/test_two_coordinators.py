@@ -20,7 +20,7 @@ from lowtide.protocol.messages.txn_offset_commit import (
 from lowtide.simulation.client import WireClient
 from lowtide.testing.cluster import LowtideCluster
 
-WAIT_S = 30
+WAIT_S = 120
 ADDS, ABORTABLE, OLD = 5, 4, 3
 NONE = ErrorCode.NONE
 COMES_AGAIN = {

@@ -16,7 +16,7 @@ from aiokafka import TopicPartition as AiokafkaPartition
 from aiokafka.errors import KafkaError as AiokafkaError
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-WAIT_S: Final = 30
+WAIT_S: Final = 120
 T = TypeVar("T")
 
 

@@ -14,7 +14,7 @@ from typing import Self
 
 from lowtide.testing.free_ports import free_ports
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 HOST = "127.0.0.1"
 
 

@@ -36,7 +36,7 @@ def producer(lowtide: SimpleNamespace) -> Iterator[SimpleNamespace]:
 
     made = Producer({"bootstrap.servers": lowtide.bootstrap, "linger.ms": 1})
     yield made
-    made.flush(30)
+    made.flush(120)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def make_topic(bootstrap: str, name: str, partitions: int, **config: str) -> Non
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, partitions, config=config)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, config=config)])[name].result(120)
 
 
 Fill = Callable[..., None]
@@ -72,7 +72,7 @@ def fill(lowtide: SimpleNamespace) -> Fill:
             for index in range(first, first + count):
                 producer.produce(topic, value=f"v{index}", partition=partition, **fields)
             written[topic, partition] = first + count
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     return fill
 
@@ -114,4 +114,4 @@ def delete_to(bootstrap: str, topic: str, until: dict[int, int]) -> None:
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for result in admin.delete_records([TopicPartition(topic, partition, offset) for partition, offset in until.items()]).values():
-        result.result(30)
+        result.result(120)

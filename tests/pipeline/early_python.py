@@ -1,8 +1,9 @@
 """The Python that Spark starts in tests: it connects to Spark before it imports anything large.
 
-Spark starts a process for the Python side of a stream, and gives it ten seconds to connect; no configuration changes that. The process imports
-pyspark, numpy and pyarrow first. Where cores are busy that takes longer, and the query fails with "Python worker failed to connect back".
-Here the connection is there at once, and the worker's own attempt to connect gets it. Everything else is as `python -m MODULE ARGUMENT...`.
+Spark starts a process for the Python side of a stream, and gives it ten seconds to connect; no configuration changes that. The process
+imports pyspark, numpy and pyarrow first. Where cores are busy that takes longer, and the query fails with "Python worker failed to
+connect back". Here the connection is there at once, and the worker's own attempt to connect gets it. Everything else is as
+`python -m MODULE ARGUMENT...`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .conftest import delete_to, make_topic, offsets
 def test_every_column_of_a_record(read, topic, producer):
     producer.produce(topic, value=b"\x00\xff", key="k", partition=1, timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", None)])
     producer.produce(topic, value=None, key=None, partition=1, timestamp=1_700_000_000_124)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     first, second = read(subscribe=topic, includeHeaders="true").orderBy("offset").collect()
     assert (bytes(first.key), bytes(first.value), first.topic, first.partition, first.offset, first.timestampType) == (
         b"k",
@@ -90,7 +90,7 @@ def test_large_and_compressed_batches_are_read_whole(read, topic, lowtide):
     producer = Producer({"bootstrap.servers": lowtide.bootstrap, "compression.type": "lz4", "linger.ms": 50})
     for index in range(3000):
         producer.produce(topic, value=index.to_bytes(4, "big") * 250, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     rows = (
         read(subscribe=topic, kafka__max__partition__fetch__bytes=2000)
         .selectExpr("count(*)", "sum(length(value))", "max(offset)")
@@ -131,7 +131,7 @@ def test_records_of_aborted_transactions_are_left_out_unless_they_are_asked_for(
     ):
         producer.begin_transaction()
         producer.produce(lowtide_topic, value=value)
-        producer.flush(30)
+        producer.flush(120)
         end(30)
     assert [bytes(row.value) for row in read(subscribe=lowtide_topic).orderBy("offset").collect()] == [b"kept", b"last"]
     frame = read(subscribe=lowtide_topic, kafka__isolation__level="read_uncommitted")

@@ -16,7 +16,7 @@ from lowtide.pipeline.fetching import FetchSettings, PlannedRange, RangeReader
 from lowtide.pipeline.ranges import OffsetRange
 from lowtide.protocol.types import TopicPartition
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 ROWS = 2000
 
 

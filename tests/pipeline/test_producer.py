@@ -20,7 +20,7 @@ from lowtide.protocol.records import build_batch
 from .broker_process import BrokerProcess
 from .cutting_proxy import CuttingProxy
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 PARTITIONS = 2
 NOW_MS = round(time.time() * 1000)
 """No record is so old that retention takes it in the middle of a test."""

@@ -17,7 +17,7 @@ from lowtide.runtime.random import Random
 from .scripted_broker import ScriptedBroker
 from .test_connection import framed, versions
 
-DEADLINE_MS = 60_000
+DEADLINE_MS = 240_000
 
 
 def answer(port: int) -> bytes:

@@ -34,7 +34,7 @@ def run(spark, lowtide, tmp_path):
     return run
 
 
-def until(condition, what: str, timeout_s: float = 60) -> None:
+def until(condition, what: str, timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
@@ -100,7 +100,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(run, lowtide, l
     fill(lowtide_topic, {0: 2})
     assert run(lowtide_topic, startingOffsets="earliest") == [[(0, 0), (0, 1)]]
     admin = AdminClient({"bootstrap.servers": lowtide.bootstrap})
-    admin.create_partitions([NewPartitions(lowtide_topic, 2)])[lowtide_topic].result(30)
+    admin.create_partitions([NewPartitions(lowtide_topic, 2)])[lowtide_topic].result(120)
     fill(lowtide_topic, {1: 2})
     assert run(lowtide_topic, startingOffsets="earliest") == [[(1, 0), (1, 1)]]
 

@@ -92,11 +92,11 @@ def test_what_other_groups_have_not_consumed_stays(run, topic, fill, begins, low
     assert begins(topic) == [0, 0]
     admin = AdminClient({"bootstrap.servers": lowtide.bootstrap})
     committed = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 2), TopicPartition(topic, 1, 9)])
-    admin.alter_consumer_group_offsets([committed])[group].result(30)
+    admin.alter_consumer_group_offsets([committed])[group].result(120)
     run(topic, checkpoint="some", trim="commit", trimGroups=group, commitGroupId=f"{topic}-own", **EARLIEST)
     assert begins(topic) == [2, 5]
     asked = ConsumerGroupTopicPartitions(f"{topic}-own")
-    answer = admin.list_consumer_group_offsets([asked])[f"{topic}-own"].result(30)
+    answer = admin.list_consumer_group_offsets([asked])[f"{topic}-own"].result(120)
     assert {one.partition: one.offset for one in answer.topic_partitions} == {0: 5, 1: 5}
 
 
@@ -110,7 +110,7 @@ def test_a_topic_that_was_made_anew_is_neither_trimmed_nor_read_on(run, topic, f
     offsets = json.loads((tmp_path / "checkpoint/offsets/0").read_text().splitlines()[-1])
     assert list(offsets) == [topic, "@topicIds"] or sorted(offsets) == sorted([topic, "@topicIds"])
     admin = AdminClient({"bootstrap.servers": lowtide.bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(120)
     until(lambda: topic not in admin.list_topics(timeout=30).topics, "the topic is gone")
     make_topic(lowtide.bootstrap, topic, 2)
     fill(topic, {0: 9, 1: 9})

@@ -17,7 +17,7 @@ from .broker_process import BrokerProcess
 from .conftest import make_topic
 from .topic_contents import batches, records
 
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 
 def save(frame, bootstrap: str, **options: object) -> None:

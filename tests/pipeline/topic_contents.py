@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from lowtide.protocol.records import BatchHeader, iterate_batches
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 class Found(NamedTuple):
