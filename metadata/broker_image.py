@@ -2,7 +2,7 @@
 
 Four kinds of keys tell of a broker besides its registration. Two live with its lease: its wish to stop, and its replicas in failed log
 directories. Two outlive it: what its last registration says of it, which makes it a known broker until it is unregistered;
-and marks on replicas whose log directory was found to lack what had been in it (rule R8). Such a replica counts as stale until it has
+and marks on replicas whose log directory was found to lack what had been in it (rule DR8). Such a replica counts as stale until it has
 joined the ISR again, which is after the mark's revision.
 
 Guards: what was said under an earlier registration doesn't count for a later one.

@@ -190,7 +190,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
         return broker is not None and not broker.in_controlled_shutdown and self.replica_is_online(broker_id, topic_id, number)
 
     def is_stale(self, broker_id: BrokerId, topic_id: TopicId, number: int, member_epoch: BrokerEpoch) -> bool:
-        """Whether a replica, in the ISR since the registration `member_epoch`, has lost since then what it had (rule R8)."""
+        """Whether a replica, in the ISR since the registration `member_epoch`, has lost since then what it had (rule DR8)."""
         marks = self.stale_marks.get(broker_id)
         if marks is None:
             return False

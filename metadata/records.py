@@ -49,7 +49,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, gc=False):
-    """How often a broker has registered (rule R8): the last number that a start drew, and the last that was registered.
+    """How often a broker has registered (rule DR8): the last number that a start drew, and the last that was registered.
 
     A number is drawn before it is written anywhere else, and never again.
     """

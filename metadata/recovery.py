@@ -229,7 +229,7 @@ def _recovered(
 
 
 def _sound_logs(facts: Sequence[BrokerFacts], copy: MetadataCopy) -> dict[tuple[str, int], dict[BrokerId, SurveyedReplica]]:
-    """By topic id and partition the logs of each broker, without those in directories that were put back from a copy (rule R8)."""
+    """By topic id and partition the logs of each broker, without those in directories that were put back from a copy (rule DR8)."""
     found: dict[tuple[str, int], dict[BrokerId, SurveyedReplica]] = {}
     for each in facts:
         newest = _registered(each, copy)

@@ -1,4 +1,4 @@
-"""How a broker registers: in an order in which a log directory that lost what was in it is always known for that (rule R8).
+"""How a broker registers: in an order in which a log directory that lost what was in it is always known for that (rule DR8).
 
 Each start draws a number from the store that no start had before. The number is written to every sound log directory, durably, and
 then to the store, in the transaction that registers. A directory whose number is missing or behind the last registered one was put back

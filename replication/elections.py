@@ -6,7 +6,7 @@ Guards: the in-sync set never becomes empty; a leader is elected among its membe
 never survives the registration under which it was won; a member that lost what it had (stale) isn't elected cleanly.
 
 Does not do: adding members to an in-sync set, which only the leader can (it knows who has caught up).
-Sources: Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`; KIP-497, KIP-841, KIP-903; rule R8 in docs/invariants.md.
+Sources: Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`; KIP-497, KIP-841, KIP-903; rule DR8 in docs/invariants.md.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Partitions whose state may have changed are noted (`touch`), and only those are visited for the next request, however many there are.
 
-Guards rule R5: a log start that was received and isn't durable yet holds the next request for its commit, shortly, and then makes its wait
+Guards rule DR5: a log start that was received and isn't durable yet holds the next request for its commit, shortly, and then makes its wait
 short; so does a partition that is left out only because it waits for the disk. One that is throttled stays in, and asks for no records:
-a follower that is moved slowly still has deletes at once. Guards R6 and R8: an answer counts for the leader epoch,
+a follower that is moved slowly still has deletes at once. Guards DR6 and DR8: an answer counts for the leader epoch,
 the topic id and the registration under which it was asked for.
 
 Time is passed in, requests are values. Sources: KIP-227, Kafka's FetchSessionHandler.

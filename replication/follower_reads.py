@@ -1,4 +1,4 @@
-"""Whether a follower may answer consumers: rule R7.
+"""Whether a follower may answer consumers: rule DR7.
 
 A deleted record must not be read from a follower that doesn't know of the delete yet. So a follower serves only while its own visible log
 start has reached the leader's, as an answer told it in this leader epoch, to a fetch that it sent under its present registration, not too

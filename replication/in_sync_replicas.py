@@ -4,7 +4,7 @@ A change of the ISR is proposed to the metadata store and counts from that momen
 became of it: the union is the *maximal* ISR (KIP-497). A member stands in the ISR with the registration under which it joined (KIP-903).
 
 Guards: the leader itself is never dropped, so the ISR is never empty; who joins has all that is committed, the leader epoch's first
-offset, and every delete below the floor (rule R2).
+offset, and every delete below the floor (rule DR2).
 
 Sources: KIP-497, KIP-841, KIP-903; Kafka's `Partition`.
 """

@@ -163,7 +163,7 @@ class Leadership:
     def note_fetch(self, fetch: FollowerFetch, image: MetadataImage, now_ms: int) -> FollowerState | None:
         """Take over what a fetch says that was checked, is in range and doesn't diverge.
 
-        None if the image doesn't show the registration: then deletes wait for it (rule R3), and nothing else changes. It may be invented.
+        None if the image doesn't show the registration: then deletes wait for it (rule DR3), and nothing else changes. It may be invented.
         """
         follower = self.followers[fetch.broker_id]
         if fetch.broker_epoch > image.revision:

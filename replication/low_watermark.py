@@ -1,4 +1,4 @@
-"""The low watermark: how far deletes have reached everybody who must have them (rules R2 and R3).
+"""The low watermark: how far deletes have reached everybody who must have them (rules DR2 and DR3).
 
 Asked are every live replica and every member of the maximal ISR. Live is whose broker is registered, isn't about to stop, whose log
 directory works, and who has fetched from this leader within `replica.lag.time.max.ms`. What counts is a log start that was reported in
@@ -54,7 +54,7 @@ def reported_log_start(leadership: Leadership, broker_id: BrokerId, follower: Fo
 def slow_at_ms(leadership: Leadership, image: MetadataImage, now_ms: int) -> int | None:
     """When the first live replica outside the maximal ISR, or registration that isn't shown, will have been silent for too long.
 
-    That is no event of its own: whoever waits for the low watermark must look again then (rule R4). None without any.
+    That is no event of its own: whoever waits for the low watermark must look again then (rule DR4). None without any.
     """
     limit_ms, times = leadership.lag_time_max_ms, []
     for broker_id, follower in leadership.followers.items():

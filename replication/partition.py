@@ -115,7 +115,7 @@ class Partition:
         self.leadership: Leadership | None = None
         """While this broker leads and there are other replicas: what it knows of them. The only replica needs none."""
         self.follower_reads = FollowerReads()
-        """Whether this broker may answer consumers while it follows (rule R7)."""
+        """Whether this broker may answer consumers while it follows (rule DR7)."""
         self.watchers: dict[PartitionWatcher, None] = {}
         self.configure(log.config)
 
@@ -144,7 +144,7 @@ class Partition:
         return self.leader_id == self.local_broker_id
 
     def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
-        """How far deletes have reached everybody who must have them (rule R3); -1 while one of them hasn't told.
+        """How far deletes have reached everybody who must have them (rule DR3); -1 while one of them hasn't told.
 
         Of the only replica its log start. `now_ms` is monotonic, here and below.
         """
@@ -209,7 +209,7 @@ class Partition:
         return not_a_replica(fetch) if self.leadership is None else self.leadership.check_fetch(fetch, image)
 
     def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
-        """Whether this follower may answer a consumer now (rule R7). `broker_epoch` is its broker's present registration."""
+        """Whether this follower may answer a consumer now (rule DR7). `broker_epoch` is its broker's present registration."""
         return not self.is_leader and self.follower_reads.may_serve(self.log, self.leader_epoch, broker_epoch, now_ms, limit_ms)
 
     def check_leadership(self, current_leader_epoch: LeaderEpoch) -> ErrorCode:

@@ -1,6 +1,6 @@
 """Which replica a consumer is to read from: one in its own rack, if there is one that has what it wants (KIP-392).
 
-Chosen among in-sync replicas that have the offset and have reported a log start that has reached ours: others would refuse by rule R7, and
+Chosen among in-sync replicas that have the offset and have reported a log start that has reached ours: others would refuse by rule DR7, and
 the consumer would go to and fro. The leader of the same rack is preferred, then who has most.
 
 Source: Kafka's `RackAwareReplicaSelector` and `ReplicaManager.findPreferredReadReplica`.

@@ -39,7 +39,7 @@ def plan_sweep(image: MetadataImage) -> ChangePlan:
 
 
 def plan_sweep_of_marks(image: MetadataImage) -> ChangePlan:
-    """Delete the marks of stale replicas (rule R8) that no in-sync set needs any more: a member counts as stale only if it is older.
+    """Delete the marks of stale replicas (rule DR8) that no in-sync set needs any more: a member counts as stale only if it is older.
 
     Who isn't a member now can become one only under a registration that is newer than the mark.
     """

@@ -33,7 +33,7 @@ class Unregistration(msgspec.Struct, frozen=True):
 def plan_unregistration(image: MetadataImage, broker_id: BrokerId) -> Unregistration | Refusal:
     """How to forget a broker, if it is still as dead as it was.
 
-    How often it registered is kept (rule R8): a broker that takes its id later continues the count.
+    How often it registered is kept (rule DR8): a broker that takes its id later continues the count.
     Refusals: BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for one that is alive.
     """
     if broker_id in image.brokers:

@@ -174,7 +174,7 @@ async def upgrade(cluster: ClusterSimulation) -> None:
 
 
 async def topic_made_anew(cluster: ClusterSimulation) -> None:
-    """A topic is deleted and made anew while a delete of its records waits for a stopped follower: the new one begins at 0 (rule R6)."""
+    """A topic is deleted and made anew while a delete of its records waits for a stopped follower: the new one begins at 0 (rule DR6)."""
     if BRIEF in cluster.busy:
         return
     cluster.busy.add(BRIEF)
@@ -209,7 +209,7 @@ async def _make_anew(cluster: ClusterSimulation) -> None:
     told = await answer
     code = None if told is None else told.topics[0].partitions[0].error_code
     if code is not None and code != ErrorCode.NONE and code not in _OVER:
-        cluster.chronicle.violate(f"rule R6: a delete of records of a topic that went was answered {ErrorCode(code).name}")
+        cluster.chronicle.violate(f"rule DR6: a delete of records of a topic that went was answered {ErrorCode(code).name}")
     if is_new:
         await cluster.sleep(0.1, 0.5)
         _check_anew(cluster, topic.topic_id)

@@ -1,7 +1,7 @@
 """The end of a run of a simulated cluster, when all is healed: what must then become true, and within which time.
 
-L1 all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P7 replicas are equal;
-rule R5 an idle delete takes two round trips and two commits; R1, R3, R6 and D1 everything is read back; D13 nothing waits any more.
+L1 (liveness) all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P7 replicas are equal;
+rule DR5 an idle delete takes two round trips and two commits; R1, R3, R6 and D1 everything is read back; D13 nothing waits any more.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _is_equal(cluster: ClusterSimulation, load: PartitionLoad) -> bool:
 
 
 async def _delete_idle(cluster: ClusterSimulation, load: PartitionLoad) -> None:
-    """Rule R5."""
+    """Rule DR5."""
     deleter = Deleter(load, cluster.client("last deleter"), Random(cluster.random.getrandbits(64)))
     for _ in range(_PROBES):
         await cluster.sleep(0.05, 0.4)
@@ -145,7 +145,7 @@ async def _delete_idle(cluster: ClusterSimulation, load: PartitionLoad) -> None:
         # A leadership may have gone back to its preferred replica meanwhile.
         if _epoch(cluster, load) == epoch and (code != ErrorCode.NONE or took_s > IDLE_DELETE_S):
             cluster.chronicle.violate(
-                f"rule R5: an idle delete of {load.history.name} took {took_s * 1000:.1f} ms, answered {ErrorCode(code).name}"
+                f"rule DR5: an idle delete of {load.history.name} took {took_s * 1000:.1f} ms, answered {ErrorCode(code).name}"
             )
         cluster.chronicle.raise_violation()
     deleter.client.close()

@@ -5,8 +5,8 @@ clients is in `cluster_history`, of waiting deletes in `parked_deletes`.
 
 Checked (letters of the invariants): D5, D6 and P6 of each log; D8 every member of the ISR has every acknowledged delete; P1 committed
 batches are the same on all replicas, unless each compacts them by itself; P2 a member of the ISR under its present registration has
-everything that was committed; P3 a leader epoch has one leader; S5 no segment above the log start is gone; rule R3 as seen from outside:
-no live replica lacks an acknowledged delete; rule R8: a directory that lost deletes isn't elected, nor one that lost records while
+everything that was committed; P3 a leader epoch has one leader; S5 no segment above the log start is gone; rule DR3 as seen from outside:
+no live replica lacks an acknowledged delete; rule DR8: a directory that lost deletes isn't elected, nor one that lost records while
 another has them.
 
 Records may be lost where nothing was promised: see `on_power_cut`. Of such a partition only deletes are checked from then on, and after an
@@ -184,13 +184,13 @@ class ClusterInvariants:
         if topic is None or self._is_void_since(topic, load.partition, sent_s):
             return
         if not self._shared.image.log_start_reporting:
-            self._violate(f"rule R3: a delete of {load.history.name} was acknowledged while followers don't tell their log starts")
+            self._violate(f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log starts")
         for other, reason in self.parked.live_since(broker_id, topic, load.partition, sent_s):
             watch = self.replica(other, topic.topic_id, load.partition)
             is_this_disk = self._replaced.get(other, -1) < (self._shared.image.broker_epoch(other) or 0)
             if watch is not None and watch.log_start < offset and is_this_disk:
                 self._violate(
-                    f"rule R3: a delete of {load.history.name} to {offset} was acknowledged by broker {broker_id}, and broker {other} "
+                    f"rule DR3: a delete of {load.history.name} to {offset} was acknowledged by broker {broker_id}, and broker {other} "
                     f"({reason}) starts at {watch.log_start}"
                 )
 
@@ -244,7 +244,7 @@ class ClusterInvariants:
             self._on_unclean_election(topic, number, leader)
             return
         if members[leader] <= self._replaced.get(leader, -1) < (image.broker_epoch(leader) or -1):
-            self._violate(f"rule R8: broker {leader} is elected for {name}, and its disk was replaced since it was in the ISR")
+            self._violate(f"rule DR8: broker {leader} is elected for {name}, and its disk was replaced since it was in the ISR")
         watch = self.replica(leader, topic.topic_id, number)
         if watch is not None and watch.has_holes:
             self._void(topic, number, f"broker {leader} is elected, which compacted for the sake of records that are gone")
@@ -256,7 +256,7 @@ class ClusterInvariants:
                     and image.may_be_in_sync(other, topic.topic_id, number)
                 ):
                     self._violate(
-                        f"rule R8: broker {leader} is elected for {name}, though it may have lost records, and broker {other} lives"
+                        f"rule DR8: broker {leader} is elected for {name}, though it may have lost records, and broker {other} lives"
                     )
             if self._flushes:
                 self._forget_unacknowledged(leader, topic, number)

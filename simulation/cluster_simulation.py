@@ -5,7 +5,7 @@ gives the same run, event by event, and a broken promise tells the run's last ev
 
 A run: the cluster starts, topics are made, clients begin; faults strike (`faults`), one after the other and several at once; then all is
 healed, and within a time all partitions must be led, written, in sync and equal on all replicas, an idle delete must take two round trips
-and two commits (rule R5), and everything is read back. Rules R1 to R8 are those of docs/invariants.md.
+and two commits (rule DR5), and everything is read back. Rules DR1 to DR8 are those of docs/invariants.md.
 """
 
 from __future__ import annotations

@@ -424,7 +424,7 @@ async def _refused_with_foreign_disk(cluster: ClusterSimulation, machine: Machin
     cluster.start(machine)
     await cluster.sleep(0.5, 1.5)
     if machine.state is State.UP:
-        cluster.chronicle.violate(f"rule R8: {machine.host} serves with the disk of {foreign.host}")
+        cluster.chronicle.violate(f"rule DR8: {machine.host} serves with the disk of {foreign.host}")
     cluster.effects["foreign directory"] += machine.refused_start is not None
     cluster.kill(machine)
     machine.disk_faults -= 1

@@ -1,9 +1,9 @@
 """What must hold of deletes that wait, and of the replicas that a leader must count as live.
 
-* Rule R4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that everybody whom the leader
+* Rule DR4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that everybody whom the leader
   must ask has told a log start that is high enough, and that the leadership, the topic or the broker's right to act is over.
-* Rule R6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by R4.
-* Rule R3, from outside: whom the leader has heard within the lag time since before the delete was sent, and who was registered all the
+* Rule DR6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by DR4.
+* Rule DR3, from outside: whom the leader has heard within the lag time since before the delete was sent, and who was registered all the
   time, must have it when it is acknowledged, member of the ISR or not.
 """
 
@@ -21,7 +21,7 @@ from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.machines import Machine
 
 ANSWER_WITHIN_MS: Final = 50
-"""Rule R4's limit."""
+"""Rule DR4's limit."""
 
 LISTEN_EVERY_S: Final = 0.005
 """How often it is noted whom leaders have heard."""
@@ -113,7 +113,7 @@ class ParkedDeletes:
                 since_s = self.now_s if before is None or before[0] is not operation else before[1]
                 waiting[identity] = (operation, since_s, reason)
                 if (self.now_s - since_s) * 1000 > ANSWER_WITHIN_MS:
-                    self._chronicle.violate(f"rule R4: a delete waits on {machine.host} for more than 50 ms after its end: {reason}")
+                    self._chronicle.violate(f"rule DR4: a delete waits on {machine.host} for more than 50 ms after its end: {reason}")
 
     def _why_over(self, broker: Broker, operation: Any) -> str | None:
         """Why an operation should be answered now; None while it may wait."""

@@ -31,6 +31,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
+from lowtide.storage.directory.log_starts import LogStartIncrement
 
 BOUNDS: Final = Bounds(undivided_max=1_024)
 """A partition costs some ten microseconds, and as much again when its delete is durable: a thousand of them are deleted by one write."""
@@ -44,12 +45,14 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         allowed = allowed_topics(broker.authorizer, context.principal, Operation.DELETE, {key.topic for key in wanted})
         replicas = broker.replicas
         rows = [_accept(replicas, key, offset) if key.topic in allowed else _denied(key) for key, offset in wanted.items()]
-        to_commit = [
-            (row.partition, row.offset) for row in rows if row.partition is not None and row.offset > row.partition.log.log_start_pending
+        increments = [
+            LogStartIncrement(row.partition.log, row.offset)
+            for row in rows
+            if row.partition is not None and row.offset > row.partition.log.log_start_pending
         ]
         delayed = DelayedDeleteRecords(replicas, broker.clock, rows, leader_only=request.leader_only, timeout_ms=request.timeout_ms)
-        if to_commit:
-            replicas.delete_to(to_commit)
+        if increments:
+            replicas.request_log_starts(increments)
         return delayed.start()
 
     return HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=handle, bounds=BOUNDS)

@@ -10,7 +10,7 @@ ids (KIP-516). v15 has a follower's registration (KIP-903). v16 tells where the 
 
 Followers read up to the log end, and wait for it. Once the cluster reports log starts (KIP-107), one that tells no registration or no
 leader epoch is refused. Their fetch is answered at once while there is a log start to tell them, and waits only shortly while it lacks a
-partition that is led here: a follower may not know yet whom to ask (rule R5). With a replica selector that knows racks a consumer is
+partition that is led here: a follower may not know yet whom to ask (rule DR5). With a replica selector that knows racks a consumer is
 sent to an in-sync replica in its own (KIP-392).
 
 Errors: TOPIC_AUTHORIZATION_FAILED, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, NOT_LEADER_OR_FOLLOWER,

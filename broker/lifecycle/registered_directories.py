@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
-from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.directory.log_manager import LogManager
 
 
@@ -45,7 +44,7 @@ class BrokerDirectories:
                 log = logs.get(TopicPartition(topic.name, number))
                 # A folder that doesn't tell its topic id is this topic's: that of a deleted one has lost its name before.
                 is_here = log is not None and not log.offline and log.topic_id in {topic.topic_id, ZERO_TOPIC_ID}
-                if log is None or not is_here or parent_directory(log.directory) in unsound:
+                if log is None or not is_here or log.parent_directory in unsound:
                     numbers.append(number)
             if numbers:
                 missing[topic.topic_id] = frozenset(numbers)

@@ -1,6 +1,6 @@
 """The partitions with several replicas that this broker leads: what follows from a fetch, an image or the passing of time.
 
-Whatever may raise a high watermark or a low watermark, or change an ISR, comes by here, and whoever waits for it is woken (rule R4).
+Whatever may raise a high watermark or a low watermark, or change an ISR, comes by here, and whoever waits for it is woken (rule DR4).
 There is one timer that looks for followers that have become slow, for that is an event that nobody sends; and one for parked deletes,
 which is exact. A broker that was paused itself changes no ISR before its followers, whose fetches wait to be read, had a moment to speak.
 
@@ -166,7 +166,7 @@ class LedPartitions:
         return fetched < sum(image.replica_is_online(broker_id, partition.topic_id, key.partition) for key, partition in followed.items())
 
     def wake_parked(self, broker_id: BrokerId) -> None:
-        """Answer what waits of a follower: there is a partition that it must add (rule R5)."""
+        """Answer what waits of a follower: there is a partition that it must add (rule DR5)."""
         for request in list(self._parked.get(broker_id, ())):
             request.wake()
 

@@ -3,8 +3,8 @@
 What an answer means is decided in `replication/follower.py`, what is asked next in `replication/fetch_plan.py`. Here it is carried out:
 records are appended at once; truncations, log starts and flushes go to the disk, and the partition waits for them, not the others.
 
-Guards: an answer counts only under the registration, leader epoch and topic id under which it was asked for (R6, R8); a received log start
-is durable before it is reported (R1).
+Guards: an answer counts only under the registration, leader epoch and topic id under which it was asked for (DR6, DR8); a received log
+start is durable before it is reported (DR1).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from lowtide.replication.follower import (
     take,
     truncation,
 )
+from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -216,11 +217,11 @@ class ReplicaFetcher:
                 continue
             self._carry_out(following, decide(following, row), fetch, row, rises)
             if parts.clock.monotonic_ms() >= turn_ends_ms:
-                self._accept_log_starts(rises)
+                self._request_log_starts(rises)
                 rises = []
                 await asyncio.sleep(0)
                 turn_ends_ms = parts.clock.monotonic_ms() + TURN_MS
-        self._accept_log_starts(rises)
+        self._request_log_starts(rises)
         return None
 
     def _on_session_refused(self, error: ErrorCode) -> int | None:
@@ -279,21 +280,19 @@ class ReplicaFetcher:
         if taken.has_news:
             parts.replicas.on_follower_appended(following.partition)
 
-    def _accept_log_starts(self, rises: list[Following]) -> None:
+    def _request_log_starts(self, rises: list[Following]) -> None:
         """Raise log starts to the leader's: one frame in the journal, and visible when it is durable."""
         if not rises:
             return
-        items = []
         for following in rises:
-            items.append((following.log, following.received_log_start))
             self.plan.wait_for_disk(following)
-        self._parts.replicas.log_manager.accept_log_start(items, partial(self._on_log_starts, rises))
+        increments = [LogStartIncrement(following.log, following.received_log_start) for following in rises]
+        self._parts.replicas.request_log_starts(increments, partial(self._on_log_starts_durable, rises))
 
-    def _on_log_starts(self, rises: list[Following], _error: OSError | StorageError | None) -> None:
+    def _on_log_starts_durable(self, rises: list[Following]) -> None:
         for following in rises:
             if following.backoff_ms and not following.has_left and following.phase is Phase.FETCHING:
                 self.plan.end_delay(following)  # Its disk was full; the leader waits for the report, and there may be room now.
-            self._parts.replicas.on_log_start(following.partition)
             self._parts.replicas.on_follower_appended(following.partition)
         self.plan.on_disk()
         self._wake.set()

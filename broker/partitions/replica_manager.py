@@ -10,7 +10,7 @@ Sources: KIP-107; Kafka's `ReplicaManager`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from lowtide.replication.leadership import may_be_registered
 from lowtide.replication.partition import DEFAULT_LAG_TIME_MAX_MS, Partition, PartitionChange
 from lowtide.runtime.clock import Clock
 from lowtide.storage.directory.log_manager import LogManager
+from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log.producer_state import DEFAULT_EXPIRATION_MS
@@ -67,7 +68,7 @@ class ReplicaManager:
         """How long a partition remembers a silent producer; partitions take a new value over with the next image that names them."""
         self.image: MetadataImage | None = None
         self.own_epoch: Callable[[], BrokerEpoch] | None = None
-        """Our registration, 0 for none; None where nobody registers. What was won under another one is not led (rule R8)."""
+        """Our registration, 0 for none; None where nobody registers. What was won under another one is not led (rule DR8)."""
         self.is_fenced: Callable[[], bool] | None = None
         """Whether this broker must not act as a leader now; None for one that always may."""
         self.followed = FollowedPartitions()
@@ -198,14 +199,6 @@ class ReplicaManager:
             partition.tell(PartitionChange.HIGH_WATERMARK)
         self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
 
-    def on_log_start(self, partition: Partition) -> None:
-        """A log start has risen, durably; perhaps one that was received as a follower of a leader that has ended meanwhile."""
-        if self.partitions.get(partition.topic_partition) is not partition:
-            return
-        partition.tell(PartitionChange.LOG_START)
-        self.follower_fetches.release(partition.topic_partition)
-        self.log_starts.advance(partition.topic_partition, partition.log.log_start_offset)
-
     def flush(self, partition: Partition) -> None:
         """Begin to make a partition's log durable; `flushes` hear of it."""
         self._log_manager.flush(partition.log)
@@ -221,17 +214,25 @@ class ReplicaManager:
         if not isinstance(error, DamagedSegmentError):
             self._log_manager.fail_directory_of(partition.log, error)
 
-    def delete_to(self, accepted: list[tuple[Partition, Offset]]) -> None:
+    # ------------------------------------------------------------------ log starts
+    def request_log_starts(self, increments: Sequence[LogStartIncrement], then: Callable[[], None] = lambda: None) -> None:
         """Raise log start offsets, each at or below its high watermark: durable first, then visible, then who waits is woken.
 
         One append to each directory's journal, however many partitions. A failed one takes its directory offline, which wakes them too.
+        `then` is called when all are durable, or have failed; never from within this call.
         """
+        self._log_manager.log_starts.request_log_starts(increments, partial(self._on_log_starts_durable, increments, then))
 
-        def durable(_error: OSError | StorageError | None) -> None:
-            for partition, _ in accepted:
-                self.on_log_start(partition)
-
-        self._log_manager.accept_log_start([(partition.log, offset) for partition, offset in accepted], durable)
+    def _on_log_starts_durable(self, increments: Sequence[LogStartIncrement], then: Callable[[], None], _error: OSError | None) -> None:
+        """Log starts are visible; perhaps some that were received as a follower of a leader that has ended meanwhile."""
+        for log, _ in increments:
+            key = log.topic_partition
+            partition = self.partitions.get(key)
+            if partition is not None and partition.log is log:
+                partition.tell(PartitionChange.LOG_START)
+                self.follower_fetches.release(key)
+                self.log_starts.advance(key, log.log_start_offset)
+        then()
 
     # ------------------------------------------------------------------ metadata
     def on_image(

@@ -17,7 +17,6 @@ from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.types import BrokerId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.log.log import Log
 
 LEFT_ALONE: Final = "lowtide-left-alone"
@@ -43,7 +42,7 @@ def settle_strays(
         mark = f"{each.directory}/{LEFT_ALONE}"
         if filesystem.exists(mark):
             continue
-        if parent_directory(each.directory) in new_directories and each.topic_id not in image.deleted_topics:
+        if each.parent_directory in new_directories and each.topic_id not in image.deleted_topics:
             filesystem.replace_file(mark, b"")
             log.warning("log is of no topic, it is left alone", partition=str(key), path=each.directory)
         else:

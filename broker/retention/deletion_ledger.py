@@ -58,6 +58,8 @@ class DeletionLedger:
 
     def __init__(self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, log: Any) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
+        self.has_more = asyncio.Event()
+        """Set when a log start has risen or segments have left a log."""
         self._partitions = partitions
         self._loop = loop
         self._log = log
@@ -86,6 +88,7 @@ class DeletionLedger:
 
     def on_prefix_deleted(self, log: Log, before: Offset, removed: Sequence[RemovedSegment]) -> None:
         """A log start has risen from `before`, and these segments left the log; perhaps only one of the two."""
+        self.has_more.set()
         key, after = log.topic_partition, log.log_start_offset
         if after <= before and not removed:
             return

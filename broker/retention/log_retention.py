@@ -2,7 +2,7 @@
 
 Only the leader decides; followers let go of what lies below the log start that they learn. What goes is decided by
 `storage/log/retention_plan.py`. It goes as a delete of a client does: the new log start is durable in the journal first, then visible, then
-the files go (`ReplicaManager.delete_to`). Each deletion is told with its reason, and counted (`deletion_ledger`).
+the files go (`ReplicaManager.request_log_starts`). Each deletion is told with its reason, and counted (`deletion_ledger`).
 
 A pass is done in slices; it costs a glance at the oldest segment of each partition, and what it deletes. Where consumed records may go and
 some are old enough, all coordinators are asked first (`consumption`), once for all partitions of the pass. Between two partitions anything
@@ -28,11 +28,11 @@ from lowtide.broker.retention.deletion_ledger import DeletedCount, DeletionLedge
 from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
+from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.retention_plan import Reason, RetentionOffsets, RetentionPlan, SegmentTimes, may_go_as_consumed, plan_retention
 from lowtide.storage.log.segment import Segment
-from lowtide.storage.log.segment_files import RemovedSegment
 
 PARTITIONS_PER_STEP: Final = 16
 """Looked at between two looks at the clock: some ten microseconds each, where nothing goes."""
@@ -59,7 +59,7 @@ class Retention:
         self.next_check_ms: int | None = None
         """When the next pass begins, by the wall clock; None while one is under way."""
         self._replicas = broker.replicas
-        self._replicas.log_manager.on_prefix_deleted = self._on_prefix_deleted
+        self._replicas.log_manager.listen_to_deletions(self.ledger.on_prefix_deleted)
         self._configs = broker.configs
         self._clock = broker.clock
         self._turns = broker.turns
@@ -69,7 +69,6 @@ class Retention:
         self._asked_until = 0
         self._undurable: list[tuple[Log, Offset]] = []
         """Deletions that are on their way to the disk, with the log starts that they lead to."""
-        self._risen = asyncio.Event()
         self._doubt: str | None = None
 
     @property
@@ -170,13 +169,9 @@ class Retention:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISK_MS / 1000):
                 while any(map(_is_on_its_way, self._undurable)):
-                    self._risen.clear()
-                    await self._risen.wait()
+                    self.ledger.has_more.clear()
+                    await self.ledger.has_more.wait()
         self._undurable.clear()
-
-    def _on_prefix_deleted(self, log: Log, before: Offset, removed: list[RemovedSegment]) -> None:
-        self.ledger.on_prefix_deleted(log, before, removed)
-        self._risen.set()
 
     def _may_delete(self, partition: Partition) -> bool:
         log, is_fenced = partition.log, self._replicas.is_fenced
@@ -197,7 +192,7 @@ class Retention:
         if not plan.deletions or plan.log_start_offset <= log.log_start_pending:
             return False  # What lies below the log start is removed as soon as that has risen.
         self.ledger.expect(partition.topic_partition, plan.deletions)
-        self._replicas.delete_to([(partition, plan.log_start_offset)])
+        self._replicas.request_log_starts([LogStartIncrement(log, plan.log_start_offset)])
         self._undurable.append((log, plan.log_start_offset))
         return True
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from operator import attrgetter
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
@@ -29,7 +28,8 @@ from lowtide.storage.directory.directory_deletions import DeletionHooks, Directo
 from lowtide.storage.directory.directory_upkeep import DirectoryUpkeep, UpkeepParts
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_flusher import FlushListener, LogFlusher
-from lowtide.storage.directory.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
+from lowtide.storage.directory.log_settings import DirectoryPorts, LogManagerSettings
+from lowtide.storage.directory.log_starts import DirectoryLogStarts, DirectoryParts, LogStartIncrement
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint, read_checkpoint
 from lowtide.storage.directory.sync_failure import mark_failed, write_anew
@@ -64,7 +64,6 @@ class DirectoryLogs:
         self._settings = settings
         self._on_failed = on_failed
         self.on_flushed: Callable[[Log], None] = lambda _log: None
-        self.on_prefix_deleted: OnPrefixDeleted = lambda _log, _before, _removed: None
         self._directory: LogDirectory | None = None
         self._journal: LogStartJournal | None = None
         self._topic_names: dict[TopicId, str] = {}
@@ -82,6 +81,7 @@ class DirectoryLogs:
         listener = FlushListener(on_flushed=lambda log: self.on_flushed(log), on_failure=self.fail)  # noqa: PLW0108 - set later
         self._flusher = LogFlusher(ports.filesystem, ports.committer, ports.clock, listener)
         self._removal = FileRemoval(ports.filesystem, ports.worker, self.fail)
+        self.log_starts = DirectoryLogStarts(DirectoryParts(logs=self.logs, clock=ports.clock, removal=self._removal))
         self.cleanings = DirectoryCleanings(path, ports, self.logs, self._removal, self.fail, self._is_served)
         upkeep = UpkeepParts(
             logs=self.logs,
@@ -92,7 +92,7 @@ class DirectoryLogs:
             journal=lambda: self.journal,
             is_served=self._is_served,
             retries=(lambda: self.journal.retry(), lambda: self.truncations.retry(), self.cleanings.retry),  # noqa: PLW0108 - set later
-            on_removed=lambda log, removed: self.on_prefix_deleted(log, log.log_start_offset, removed),
+            on_removed=lambda log, removed: self.log_starts.on_prefix_deleted(log, log.log_start_offset, removed),
         )
         self._upkeep = DirectoryUpkeep(settings, upkeep)
         hooks = DeletionHooks(
@@ -129,6 +129,7 @@ class DirectoryLogs:
             )
         except OSError as error:
             raise storage_error(self.path, error) from error
+        self.log_starts.begin(self._journal)
 
     @property
     def folders(self) -> Mapping[TopicPartition, TopicId]:
@@ -318,7 +319,7 @@ class DirectoryLogs:
         self._flusher.add(log, is_new=True)
         if log.log_start_offset > start:
             # Kafka's checkpoint said so. Its next version will be ours, so from now on the journal must.
-            self.accept_log_starts([(log, log.log_start_offset)], lambda _error: None)
+            self.log_starts.request_log_starts([LogStartIncrement(log, log.log_start_offset)], lambda _error: None)
         return log
 
     def _create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
@@ -401,34 +402,6 @@ class DirectoryLogs:
         for segment in log.segments:
             self._ports.cache.drop(segment)
 
-    # Log starts
-
-    def accept_log_starts(self, items: list[tuple[Log, Offset]], on_durable: OnDurable) -> None:
-        """Raises log starts: journalled, and when that's durable applied and answered. See `LogManager.accept_log_start`."""
-        for log, offset in items:
-            log.accept_log_start(offset)
-        # In the journal the last one wins, so a lower start than one that is on its way, or there, must not follow it.
-        entries = [(log.topic_id, log.topic_partition.partition, log.log_start_pending) for log, _offset in items]
-        self.journal.accept(entries, partial(self._on_log_starts, items, on_durable))
-
-    def _on_log_starts(self, items: list[tuple[Log, Offset]], on_durable: OnDurable, error: OSError | None) -> None:
-        if error is None:
-            overtaken = []
-            for log, offset in items:
-                if self.logs.get(log.topic_partition) is log and not self._apply_log_start(log, offset):
-                    overtaken.append((log.topic_id, log.topic_partition.partition, log.log_start_offset))
-            if overtaken and not self._stopped:
-                # A truncation came between, and whatever is written above its end now wasn't meant: the journal may not say so either.
-                self.journal.accept(overtaken, lambda _error: None)
-        on_durable(error)
-
-    def _apply_log_start(self, log: Log, offset: Offset) -> bool:
-        """Returns False if the rise was overtaken by a truncation."""
-        before, removed = log.log_start_offset, log.advance_log_start(offset)
-        self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
-        self.on_prefix_deleted(log, before, removed)
-        return log.log_start_offset >= offset
-
     def remove_segments(self, removed: list[RemovedSegment]) -> None:
         """Unlinks segments that gave way to others."""
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms())
@@ -472,6 +445,7 @@ class DirectoryLogs:
         self._recovery_points.stop()
         self._high_watermarks.stop()
         self.cleanings.stop()
+        self.log_starts.stop()
         if self._journal is not None:
             self._journal.stop()
 

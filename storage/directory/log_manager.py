@@ -20,14 +20,15 @@ from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.heavy_work import HeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
-from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties, parent_directory
+from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import KnownTopic, OfflinePartition, Opened, OpenRequest, open_directories
-from lowtide.storage.directory.directory_reports import DirectoryUsage, Recovery, all_together
+from lowtide.storage.directory.directory_reports import DirectoryUsage, Recovery
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
 from lowtide.storage.directory.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
+from lowtide.storage.directory.log_starts import LogStarts, all_together
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing, storage_error
 from lowtide.storage.log.loader import LoadReport
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
@@ -64,8 +65,6 @@ class LogManager:
         self.on_directory_failed: OnDirectoryFailed = _nobody_listens
         self.on_log_flushed: Callable[[Log], None] = lambda _log: None
         """Told whenever a log's recovery point may have risen."""
-        self.on_prefix_deleted: OnPrefixDeleted = lambda _log, _before, _removed: None
-        """Told whenever a log start has risen, with what it was before, and the segments that left the log; also of segments alone."""
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
@@ -85,7 +84,9 @@ class LogManager:
         }
         for directory in self._directories.values():
             directory.on_flushed = self._on_log_flushed
-            directory.on_prefix_deleted = self._on_prefix_deleted
+        self.log_starts = LogStarts(
+            {path: directory.log_starts for path, directory in self._directories.items()}, committers[self._given[self._paths[0]]]
+        )
 
     # Opening
 
@@ -353,37 +354,25 @@ class LogManager:
 
     # Log starts
 
-    def accept_log_start(self, items: Sequence[tuple[Log, Offset]], on_durable: OnDurable) -> None:
-        """Raises log start offsets, each at or below its high watermark, as the caller has checked.
-
-        At once each log's `log_start_pending` rises; nothing is visible. When all are durable, the logs' starts rise (but for a log that
-        was deleted, or truncated below meanwhile), segments wholly below go in the background, and `on_durable(None)` is called: never
-        from within this call. One frame in the journal of each directory concerned, whatever the number of partitions.
-        `on_durable` is given an error if a directory is, or goes, offline; the other directories' rises take effect.
-        """
-        groups: dict[str, list[tuple[Log, Offset]]] = {}
-        for log, offset in items:
-            groups.setdefault(parent_directory(log.directory), []).append((log, offset))
-        together = all_together(len(groups), on_durable)
-        for path, group in groups.items():
-            self._directories[path].accept_log_starts(group, together)
-        if not groups:
-            self._answer_later(on_durable, None)
+    def listen_to_deletions(self, on_prefix_deleted: OnPrefixDeleted) -> None:
+        """From now on report each log start that has risen, and segments that left their logs; also segments alone."""
+        for directory in self._directories.values():
+            directory.log_starts.on_prefix_deleted = on_prefix_deleted
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
         """Cuts a log at `offset`, its new end. It takes no records before `on_settled(None)`. See `LogTruncations.truncate`."""
-        self._directories[parent_directory(log.directory)].truncations.truncate(log, offset, on_settled)
+        self._directories[log.parent_directory].truncations.truncate(log, offset, on_settled)
 
     def begin_anew(self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable) -> None:
         """Empties a log, which then starts and ends at `offset`; it takes no records before `on_settled(None)`.
 
         `is_wanted` is asked once more when the journal has it. See `LogTruncations.begin_anew`.
         """
-        self._directories[parent_directory(log.directory)].truncations.begin_anew(log, offset, leader_epoch, is_wanted, on_settled)
+        self._directories[log.parent_directory].truncations.begin_anew(log, offset, leader_epoch, is_wanted, on_settled)
 
     def remove_segments(self, log: Log, removed: Sequence[RemovedSegment]) -> None:
         """Unlinks segments of a log that gave way to others (`FollowerAppend.removed`)."""
-        self._directories[parent_directory(log.directory)].remove_segments(list(removed))
+        self._directories[log.parent_directory].remove_segments(list(removed))
 
     def _answer_later(self, on_done: OnDurable, error: OSError | None) -> None:
         committer = self._committers[next(iter(self._committers))]
@@ -411,7 +400,7 @@ class LogManager:
         self, log: Log, cleanable: Cleanable, limits: CleaningLimits, worker: HeavyWorker, now_ms: int, on_cleaned: OnCleaned
     ) -> LogCleaning:
         """Has a log compacted. See `DirectoryCleanings.begin`."""
-        cleanings = self._directories[parent_directory(log.directory)].cleanings
+        cleanings = self._directories[log.parent_directory].cleanings
         return cleanings.begin(log, cleanable, limits, worker, now_ms, on_cleaned)
 
     def write_cleaner_checkpoints(self) -> Iterator[None]:
@@ -421,7 +410,7 @@ class LogManager:
 
     def flush(self, log: Log) -> None:
         """Begins to sync the log, if there is something to sync and nothing under way."""
-        self._directories[parent_directory(log.directory)].flush(log)
+        self._directories[log.parent_directory].flush(log)
 
     def fail_directory_of(self, log: Log, error: OSError | StorageError) -> None:
         """A write to, or a read from, a log has failed: its whole directory goes offline.
@@ -432,13 +421,10 @@ class LogManager:
         kind = failure_kind(error.error_number if isinstance(error, StorageError) else error.errno)
         has_left = kind is FailureKind.GONE and self.logs.get(log.topic_partition) is not log
         if not is_passing(error) and not has_left:
-            self._directories[parent_directory(log.directory)].fail(error)
+            self._directories[log.parent_directory].fail(error)
 
     def _on_log_flushed(self, log: Log) -> None:
         self.on_log_flushed(log)
-
-    def _on_prefix_deleted(self, log: Log, before: Offset, removed: list[RemovedSegment]) -> None:
-        self.on_prefix_deleted(log, before, removed)
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
         """A directory went offline; those that do while all are being opened are told afterwards."""

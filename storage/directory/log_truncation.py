@@ -23,6 +23,7 @@ from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
+from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint
 from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.log.log import Log
@@ -97,7 +98,7 @@ class LogTruncations:
         """
         beginning = _Beginning(log=log, offset=offset, leader_epoch=leader_epoch, is_wanted=is_wanted, on_settled=on_settled)
         log.unsettled += 1
-        self._journal().accept([(log.topic_id, log.topic_partition.partition, offset)], partial(self._on_begun, beginning))
+        self._journal().request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
 
     def settle_later(self, log: Log) -> None:
         """A start has cut the log and had no room to make that durable: nothing is appended before that is done. For start code."""
@@ -193,7 +194,7 @@ class LogTruncations:
                 on_written(settling, error)
 
         if self._is_here(log):
-            self._journal().accept([(log.topic_id, log.topic_partition.partition, log.log_start_pending)], written)
+            self._journal().request_log_starts([LogStartIncrement(log, log.log_start_pending).entry], written)
         else:
             settling.on_settled(None)
 

@@ -246,14 +246,14 @@ class Log(CuttableLog):
 
     # Deleting a prefix
 
-    def advance_log_start(self, offset: Offset) -> list[RemovedSegment]:
+    def make_log_start_visible(self, offset: Offset) -> list[RemovedSegment]:
         """Makes `offset` the first readable one; it is durable in the journal already. A lower one changes nothing.
 
         Returns the segments wholly below it, never the one that is written: they are out of the log, and a worker is to rename and later
         unlink their files. Open slices of them stay good.
-        An offset above what is pending (`accept_log_start`) was overtaken by a truncation, and must not delete what was written since.
+        An offset above what is pending (`request_log_start`) was overtaken by a truncation, and must not delete what was written since.
         """
-        if offset > self.log_start_pending or not self.raise_log_start(offset):
+        if offset > self.log_start_pending or not self.move_log_start(offset):
             return []
         self.leader_epochs.truncate_from_start(offset)
         self.producer_state.on_log_start_offset_incremented(offset)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from lowtide.runtime.committer import Barrier
+from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.errors import StorageError, is_passing, storage_error
 from lowtide.storage.log.log_parts import LogParts
 from lowtide.storage.log.log_sync import LogSync
@@ -38,6 +39,7 @@ class CuttableLog(LogOffsets):
         "directory",
         "leader_epochs",
         "offline",
+        "parent_directory",
         "producer_state",
         "swaps",
     )
@@ -52,6 +54,8 @@ class CuttableLog(LogOffsets):
         )
         self.config = config
         self.directory = parts.directory
+        self.parent_directory = parent_directory(parts.directory)
+        """The log directory that holds it."""
         self.leader_epochs = parts.leader_epochs
         self.producer_state = parts.producer_state
         self.transactions = parts.producer_state.transactions

@@ -5,7 +5,7 @@
     log_start_offset <= log_start_pending <= log_end_offset
 
 `log_start_offset` is the first readable offset. The others are exclusive ends: the high watermark of what is committed, the recovery point
-of what was synced to disk, the log end of what is written. `log_start_pending` is the largest log start that was accepted and isn't
+of what was synced to disk, the log end of what is written. `log_start_pending` is the largest log start that was requested and isn't
 durable yet; it equals the log start while none is. The last stable offset follows from the high watermark and the open transactions.
 
 Every method changes what must change together and ends in `check_order`, but for the two that every append calls: what they assert keeps
@@ -82,10 +82,10 @@ class LogOffsets:
         self.check_order()
         return True
 
-    def raise_log_start(self, offset: Offset) -> bool:
+    def move_log_start(self, offset: Offset) -> bool:
         """Raises the log start to `offset`, and with it what may not lie below it. Returns whether it rose.
 
-        `offset` is at or below the log end: whoever accepted it bounded it by a high watermark (KAFKA-5634).
+        `offset` is at or below the log end: its request was bounded by a high watermark (KAFKA-5634).
         """
         if offset <= self.log_start_offset:
             return False
@@ -97,8 +97,8 @@ class LogOffsets:
         self.check_order()
         return True
 
-    def accept_log_start(self, offset: Offset) -> bool:
-        """A log start was accepted and is on its way to the disk; nothing becomes visible. Returns whether it is the largest so far."""
+    def request_log_start(self, offset: Offset) -> bool:
+        """A log start is requested and on its way to the disk; nothing becomes visible. Returns whether it is the largest so far."""
         if offset <= self.log_start_pending:
             return False
         self.log_start_pending = offset
@@ -109,7 +109,7 @@ class LogOffsets:
         """The log was truncated to the exclusive end `log_end_offset`.
 
         Below the log start it takes the log start along: then log start, high watermark and log end are all `log_end_offset`. If a pending
-        log start lies above the new end, none is pending any more: the records that it was accepted for are gone, others may take their
+        log start lies above the new end, none is pending any more: the records that it was requested for are gone, others may take their
         offsets.
         """
         assert 0 <= log_end_offset <= self.log_end_offset, (log_end_offset, self.describe())

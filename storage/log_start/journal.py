@@ -3,8 +3,8 @@
 One file per log directory, `lowtide-log-start.journal`, alone says where each of its logs starts, if not at the first segment.
 `LogStartJournal` guards these promises:
 
-- **Durable before told.** `accept` changes nothing that `value` or `entries` answer; they change when the entry can't be lost any more,
-  right before its callback runs.
+- **Durable before visible.** `request_log_starts` changes nothing that `value` or `entries` answer; they change when the entry can't be
+  lost any more, right before its callback runs.
 - **The last one wins**, not the largest: a truncation below the log start writes a lower one. Callbacks run in order of acceptance.
 - **One frame under way.** Entries accepted meanwhile wait and leave together in the next frame (group commit). A frame costs one write and
   one fdatasync, however many partitions it names and however large the directory is.
@@ -145,20 +145,20 @@ class LogStartJournal:
         """The durable log start offset of a partition, or None if it has no entry."""
         return self._entries.get((topic_id, partition))
 
-    def accept(self, entries: Sequence[LogStartEntry], on_durable: OnDurable) -> None:
+    def request_log_starts(self, entries: Sequence[LogStartEntry], on_durable: OnDurable) -> None:
         """Takes log start offsets; `on_durable(None)` runs when all of them are durable and visible through `value`.
 
         The sequence mustn't change afterwards. `on_durable` is given the error, and the entries may or may not be found after a restart,
-        when the write failed; it's never called from within `accept`, and exactly once, unless the process ends before.
+        when the write failed; it's never called from within this call, and exactly once, unless the process ends before.
         Does not promise: that an offset is larger than the one before.
         """
         check_entries(entries)
         self._take(_Accepted(entries, on_durable))
 
     def forget(self, partitions: Iterable[tuple[TopicId, int]], on_durable: OnDurable) -> None:
-        """Removes the entries of partitions whose logs are gone; as `accept` otherwise. Unknown partitions are no fault."""
+        """Removes the entries of partitions whose logs are gone; as `request_log_starts` otherwise. Unknown partitions are no fault."""
         known = [(topic_id, partition, REMOVED) for topic_id, partition in partitions if topic_id != ZERO_TOPIC_ID]
-        self.accept(known, on_durable)
+        self.request_log_starts(known, on_durable)
 
     def fold(self, on_folded: OnDurable) -> None:
         """Folds soon: new journal, fresh exports. `on_folded` is given an error if that failed; ENOSPC leaves the journal in service."""
@@ -278,7 +278,7 @@ class LogStartJournal:
 
     def _write_frame(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], end: FilePosition) -> None:
         if not entries:
-            self._submit(Barrier(), partial(self._on_frame, batch, entries))
+            self._submit(Barrier(), partial(self._on_frame_durable, batch, entries))
             return
         try:
             self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
@@ -292,13 +292,13 @@ class LogStartJournal:
             return
         self._next_sequence += 1
         self._end = end
-        self._submit(Barrier(files=(self._file,)), partial(self._on_frame, batch, entries))
+        self._submit(Barrier(files=(self._file,)), partial(self._on_frame_durable, batch, entries))
 
     def _submit(self, barrier: Barrier, on_done: OnDurable) -> None:
         self._in_flight = True
         self._committer.submit(barrier, on_done)
 
-    def _on_frame(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], error: OSError | None) -> None:
+    def _on_frame_durable(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], error: OSError | None) -> None:
         self._in_flight = False
         if error is None:
             apply_entries(self._entries, entries)

@@ -84,7 +84,7 @@ def answer_steps(world: World, follower: int, rules: Rules, scope: Scope, may_fa
 
 
 def serves_reads(world: World, follower: int, rules: Rules) -> bool:
-    """Rule R7: does this follower answer consumers?"""
+    """Rule DR7: does this follower answer consumers?"""
     replica = world.replicas[follower]
     if replica.tenure is not None or world.history[-1].fenced[follower] or world.history[replica.image].leader == follower:
         return False

@@ -45,7 +45,7 @@ def fetched(tenure: Tenure, record: Record, follower: int, fetch: Fetch, rules: 
 
 
 def everyone_reached(tenure: Tenure, record: Record, leader: int, rules: Rules) -> bool:
-    """Rule R3: every live replica and every member of the maximal ISR has reported the delete."""
+    """Rule DR3: every live replica and every member of the maximal ISR has reported the delete."""
     for other in REPLICAS:
         if other == leader:
             continue

@@ -109,13 +109,13 @@ def with_answer(replica: Replica, answer: Answer | None) -> Replica:
 class Rules:
     """The rules of deletion, each as one switch. What each says is in docs/adr/0006-model-of-deletes.md."""
 
-    # R1: durable before it is visible, reported, acknowledged
+    # DR1: durable before it is visible, reported, acknowledged
     visible_when_durable: bool = True
     reported_when_durable: bool = True
     acknowledged_when_durable: bool = True
-    # R2: who joins the ISR
+    # DR2: who joins the ISR
     floor: str = "elected or acknowledged"  # or "elected", "acknowledged", "none"
-    # R3: who must have the delete
+    # DR3: who must have the delete
     asks_isr: bool = True
     asks_live: bool = True
     asks_proposed: bool = True
@@ -123,14 +123,14 @@ class Rules:
     newer_epoch_is_live: bool = True
     new_leader_counts_all: bool = True
     asks_at_or_below_start: bool = True
-    # R7: reads from followers
+    # DR7: reads from followers
     trust_of_this_registration: bool = True
     trust_of_this_leader_epoch: bool = True
     trust_expires: bool = True
     trust_counts_from_sending: bool = True
     reads_wait_for_own_start: bool = True
     reads_need_trust: bool = True
-    # R8: incarnations
+    # DR8: incarnations
     isr_of_this_registration: bool = True
     leads_of_this_registration: bool = True
     stale_is_marked: bool = True

@@ -1,4 +1,4 @@
-"""The model of a log start journal on a disk that tears and forgets (rule R1, seen from below).
+"""The model of a log start journal on a disk that tears and forgets (rule DR1, seen from below).
 
 One partition, offsets 0 to 2. Frames are written, and durable when synced; a fold puts a new file in the place of the old one. A power
 cut keeps of what wasn't synced whatever it likes, frame by frame, and may undo a rename whose directory wasn't synced. A killed process

@@ -1,4 +1,4 @@
-"""The model of a registration: how a log directory that lost deletes is known for what it is (rule R8).
+"""The model of a registration: how a log directory that lost deletes is known for what it is (rule DR8).
 
 Each start draws a number from the store. It is written to the log directory, durably, and then to the store, in the transaction that
 registers. A directory whose number is missing or behind the store's was put back from a copy, or is new: it is marked in the store, in

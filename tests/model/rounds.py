@@ -1,4 +1,4 @@
-"""The model of how a log start travels to an idle follower: rule R5, two round trips and no wait for a timer of half a second.
+"""The model of how a log start travels to an idle follower: rule DR5, two round trips and no wait for a timer of half a second.
 
 The leader answers a fetch when it has something, or when the time is over that the fetch may wait. Here that time never comes for a
 fetch with the usual long wait: where only it could go on, the rule has failed. A short wait does end, after milliseconds. So does the
@@ -19,7 +19,7 @@ COUNTED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """R5 as switches."""
+    """DR5 as switches."""
 
     level: bool = True
     """A fetch is answered at once while the leader's log start is above the one last sent; otherwise only what is parked at the rise."""
@@ -134,9 +134,9 @@ class Rounds:
 
     def violation(self, state: State) -> str | None:
         if state.reported:
-            return None if state.rounds <= self.rounds else f"R5: {state.rounds} answers before the delete is reported"
+            return None if state.rounds <= self.rounds else f"DR5: {state.rounds} answers before the delete is reported"
         if not any(True for _ in self.steps(state, True)):
-            return "R5: only the end of a long wait can go on from here"
+            return "DR5: only the end of a long wait can go on from here"
         return None
 
 

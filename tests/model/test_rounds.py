@@ -34,7 +34,7 @@ def test_no_long_wait_even_with_slow_disks(new: bool):
 def test_otherwise_a_delete_waits_for_a_timer(rules: Rules, new: bool, faults: int, steps: int):
     found = search(Rounds(rules, rounds=COUNTED, new=new), faults=faults)
     print(found)
-    assert found.broken.startswith("R5: only the end of a long wait"), str(found)
+    assert found.broken.startswith("DR5: only the end of a long wait"), str(found)
     assert found.length == steps, str(found)
 
 
@@ -42,5 +42,5 @@ def test_without_the_hold_every_delete_takes_a_round_more():
     """The follower would fetch while its disk writes, and have nothing to report."""
     found = search(Rounds(Rules(hold=False), rounds=1), faults=0)
     print(found)
-    assert found.broken == "R5: 2 answers before the delete is reported", str(found)
+    assert found.broken == "DR5: 2 answers before the delete is reported", str(found)
     assert found.length == 10, str(found)

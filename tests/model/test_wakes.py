@@ -30,7 +30,7 @@ def test_each_event_has_to_wake(event: Event):
     """Without it a request waits for nothing, or at a broker that leads no more, until its deadline."""
     found = search(Wakes(Rules(wake=frozenset(Event) - {event})), faults=0)
     print(found)
-    assert found.broken.startswith("R4: "), str(found)
+    assert found.broken.startswith("DR4: "), str(found)
     assert found.steps[-1] == event.value
     assert found.length == 2, str(found)
 
@@ -57,9 +57,9 @@ def test_the_deadline_is_the_last_chance():
 @pytest.mark.parametrize(
     ("rules", "harm"),
     [
-        (Rules(bound_to_leader_epoch=False), "R4: a request waits at a broker that leads again"),
-        (Rules(bound_to_topic_id=False), "R4: a request waits at a broker that leads a new topic"),
-        (Rules(checked_when_durable=False), "R4: "),
+        (Rules(bound_to_leader_epoch=False), "DR4: a request waits at a broker that leads again"),
+        (Rules(bound_to_topic_id=False), "DR4: a request waits at a broker that leads a new topic"),
+        (Rules(checked_when_durable=False), "DR4: "),
     ],
     ids=["leader epoch", "topic id", "checked when durable"],
 )
@@ -77,7 +77,7 @@ def test_otherwise_another_leadership_answers_it(rules: Rules):
     class Answers(Wakes):
         def violation(self, state: State) -> str | None:
             broken = Wakes.violation(self, state)
-            return broken if broken and broken.startswith("R6") else None
+            return broken if broken and broken.startswith("DR6") else None
 
     found = search(Answers(rules), faults=0)
     print(found)

@@ -1,4 +1,4 @@
-"""The model of one delete that waits at its leader: which events have to wake it (rule R4), and whose answer it may get (rule R6).
+"""The model of one delete that waits at its leader: which events have to wake it (rule DR4), and whose answer it may get (rule DR6).
 
 One follower is enough to wait for. The wait is right if at no moment a request is parked that has an answer, if success is answered only by
 the leadership that accepted the request and only while the condition holds, and if nothing is answered after the deadline.
@@ -48,7 +48,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """R4 and R6 as switches."""
+    """DR4 and DR6 as switches."""
 
     wake: frozenset[Event] = frozenset(Event)
     checked_when_durable: bool = True
@@ -57,7 +57,7 @@ class Rules:
 
 
 def holds(state: State) -> bool:
-    """Rule R3: everyone who must have the delete has it."""
+    """Rule DR3: everyone who must have the delete has it."""
     return state.reached or not (state.member or state.live)
 
 
@@ -132,11 +132,11 @@ class Wakes:
 
     def violation(self, state: State) -> str | None:
         if state.request == NONE and (state.leads != SAME or not state.serving):
-            return f"R6: success is answered by a broker that {state.leads}"
+            return f"DR6: success is answered by a broker that {state.leads}"
         if state.request == NONE and not holds(state):
-            return "R3: success is answered without the follower"
+            return "DR3: success is answered without the follower"
         if state.request == PARKED and (state.leads != SAME or not state.serving):
-            return f"R4: a request waits at a broker that {state.leads if state.serving else 'serves nothing'}"
+            return f"DR4: a request waits at a broker that {state.leads if state.serving else 'serves nothing'}"
         if state.request == PARKED and holds(state):
-            return "R4: a request waits for nothing"
+            return "DR4: a request waits for nothing"
         return None

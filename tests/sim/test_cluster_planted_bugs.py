@@ -19,7 +19,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas, leadership, low_watermark
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.simulation.cluster_simulation import simulate_cluster
-from lowtide.storage.directory import directory_logs
+from lowtide.storage.directory import log_starts
 from lowtide.storage.log.log import Log
 
 MAXIMUM_SEEDS = int(os.environ.get("PLANT_SEEDS", "100"))
@@ -30,19 +30,19 @@ pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the 
 
 
 def visible_before_durable(patch: Patch) -> None:
-    """Rule R1: a log start is shown and reported when it is received; a power cut takes it back."""
-    original = directory_logs.DirectoryLogs.accept_log_starts
+    """Rule DR1: a log start is shown and reported when it is received; a power cut takes it back."""
+    original = log_starts.DirectoryLogStarts.request_log_starts
 
-    def accept(self: Any, items: Any, on_durable: Any) -> None:
-        original(self, items, on_durable)
-        for log, offset in items:
-            self._apply_log_start(log, offset)
+    def request(self: Any, increments: Any, on_durable: Any) -> None:
+        original(self, increments, on_durable)
+        for log, offset in increments:
+            self._make_log_start_visible(log, offset)
 
-    patch.setattr(directory_logs.DirectoryLogs, "accept_log_starts", accept)
+    patch.setattr(log_starts.DirectoryLogStarts, "request_log_starts", request)
 
 
 def joins_without_the_deletes(patch: Patch) -> None:
-    """Rule R2: whoever has the records joins the ISR."""
+    """Rule DR2: whoever has the records joins the ISR."""
     original = in_sync_replicas.may_join
 
     def may_join(led: Any, *arguments: Any) -> bool:
@@ -56,22 +56,22 @@ def joins_without_the_deletes(patch: Patch) -> None:
 
 
 def asks_the_isr_only(patch: Patch) -> None:
-    """Rule R3: live replicas outside the ISR aren't asked."""
+    """Rule DR3: live replicas outside the ISR aren't asked."""
     patch.setattr(low_watermark, "is_live", lambda *_: False)
 
 
 def asks_the_live_only(patch: Patch) -> None:
-    """Rule R3: members of the ISR that haven't been heard aren't asked, as in Kafka."""
+    """Rule DR3: members of the ISR that haven't been heard aren't asked, as in Kafka."""
     patch.setattr(low_watermark, "is_asked", low_watermark.is_live)
 
 
 def asks_nobody(patch: Patch) -> None:
-    """Rule R3: the leader's own log start is enough."""
+    """Rule DR3: the leader's own log start is enough."""
     patch.setattr(leadership, "low_watermark", lambda led, *_: led.log.log_start_offset)
 
 
 def not_looked_at_again(patch: Patch) -> None:
-    """Rule R4: only fetches wake deletes."""
+    """Rule DR4: only fetches wake deletes."""
     original = LedPartitions.look_at
 
     def look_at(self: Any, partition: Any) -> None:
@@ -85,12 +85,12 @@ def not_looked_at_again(patch: Patch) -> None:
 
 
 def not_told_at_once(patch: Patch) -> None:
-    """Rule R5: a fetch waits though there is a log start to tell."""
+    """Rule DR5: a fetch waits though there is a log start to tell."""
     patch.setattr(fetch_reader, "_has_log_start_to_tell", lambda *_: False)
 
 
 def any_leader_epoch(patch: Patch) -> None:
-    """Rule R6: a delete isn't bound to the leadership that accepted it."""
+    """Rule DR6: a delete isn't bound to the leadership that accepted it."""
     original = delete_records.DelayedDeleteRecords._settle
 
     def settle(self: Any, row: Any) -> None:
@@ -108,17 +108,17 @@ def any_leader_epoch(patch: Patch) -> None:
 
 
 def every_follower_answers(patch: Patch) -> None:
-    """Rule R7: a follower serves consumers, whatever it has heard of its leader's log start."""
+    """Rule DR7: a follower serves consumers, whatever it has heard of its leader's log start."""
     patch.setattr(FollowerReads, "may_serve", lambda *_: True)
 
 
 def leads_on_after_a_restart(patch: Patch) -> None:
-    """Rule R8: a leadership that was won under an earlier registration is gone on with."""
+    """Rule DR8: a leadership that was won under an earlier registration is gone on with."""
     patch.setattr(replica_manager.ReplicaManager, "_leads_by_this_registration", lambda *_: True)
 
 
 def stale_directories_are_elected(patch: Patch) -> None:
-    """Rule R8: the mark of a directory that lost something is overlooked."""
+    """Rule DR8: the mark of a directory that lost something is overlooked."""
     patch.setattr(MetadataImage, "is_stale", lambda *_: False)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lowtide.simulation.broker_simulation import simulate
-from lowtide.storage.directory import directory_logs
+from lowtide.storage.directory import log_starts
 from lowtide.storage.log import leader_epochs
 from lowtide.storage.log import log_recovery as recovery
 from lowtide.storage.log_start import journal as log_start
@@ -29,29 +29,29 @@ def found_at() -> int:
 
 def test_unlink_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are removed when a delete is accepted, before the journal has it."""
-    original = directory_logs.DirectoryLogs.accept_log_starts
+    original = log_starts.DirectoryLogStarts.request_log_starts
 
-    def accept(self: Any, items: Any, on_durable: Any) -> None:
-        for log, offset in items:
+    def request(self: Any, increments: Any, on_durable: Any) -> None:
+        for log, offset in increments:
             for segment, following in zip(log.segments, log.segments[1:], strict=False):
-                if following.base_offset <= offset and self._filesystem.exists(segment.path):
-                    self._filesystem.unlink(segment.path)
-        original(self, items, on_durable)
+                if following.base_offset <= offset and log._filesystem.exists(segment.path):
+                    log._filesystem.unlink(segment.path)
+        original(self, increments, on_durable)
 
-    monkeypatch.setattr(directory_logs.DirectoryLogs, "accept_log_starts", accept)
+    monkeypatch.setattr(log_starts.DirectoryLogStarts, "request_log_starts", request)
     found_at()
 
 
 def test_visible_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log start is told when it is accepted, and may be lower after a power cut."""
-    original = directory_logs.DirectoryLogs.accept_log_starts
+    original = log_starts.DirectoryLogStarts.request_log_starts
 
-    def accept(self: Any, items: Any, on_durable: Any) -> None:
-        original(self, items, on_durable)
-        for log, offset in items:
-            self._apply_log_start(log, offset)
+    def request(self: Any, increments: Any, on_durable: Any) -> None:
+        original(self, increments, on_durable)
+        for log, offset in increments:
+            self._make_log_start_visible(log, offset)
 
-    monkeypatch.setattr(directory_logs.DirectoryLogs, "accept_log_starts", accept)
+    monkeypatch.setattr(log_starts.DirectoryLogStarts, "request_log_starts", request)
     found_at()
 
 

@@ -51,8 +51,8 @@ def committed_in(log: Log, *, after_a_loss: bool) -> CommittedTransactions:
 
 
 def delete_first(log: Log) -> None:
-    log.accept_log_start(1)
-    log.advance_log_start(1)
+    log.request_log_start(1)
+    log.make_log_start_visible(1)
     assert log.log_start_offset == 1
 
 

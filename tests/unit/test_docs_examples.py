@@ -138,13 +138,13 @@ def test_decisions_are_numbered_and_fit_a_page():
 
 
 def test_letters_that_tests_use_are_explained():
-    """`D5`, `R3`, `S1` in a docstring stand for a rule of docs/invariants.md."""
-    explained = set(re.findall(r"\*\*([A-Z]\d+)\*\*", TEXTS["docs/invariants.md"]))
+    """`D5`, `DR3`, `S1` in a docstring stand for a rule of docs/invariants.md."""
+    explained = set(re.findall(r"\*\*([A-Z]+\d+)\*\*", TEXTS["docs/invariants.md"]))
     used: dict[str, str] = {}
-    for folder in ("tests", "testing", "storage", "broker", "replication", "metadata"):
+    for folder in ("tests", "testing", "storage", "broker", "replication", "metadata", "simulation"):
         for path in (ROOT / folder).rglob("*.py"):
             for docstring in re.findall(r'"""(.*?)"""', path.read_text(encoding="utf-8"), re.DOTALL):
-                for letter in re.findall(r"(?<![\w-])([DRPS]\d{1,2})(?=[ ,:;.)-])", docstring):
+                for letter in re.findall(r"(?<![\w-])(DR\d|[DRPSL]\d{1,2})(?=[ ,:;.)-])", docstring):
                     used[letter] = str(path.relative_to(ROOT))
     assert used
     assert {letter: path for letter, path in used.items() if letter not in explained} == {}

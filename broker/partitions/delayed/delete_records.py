@@ -2,9 +2,9 @@
 
 Two waits, one after the other, for their time is counted differently: Kafka's time-out begins when the leader's disk is done. The first
 ends when every row's own log start is durable, and is all that a leader-only delete (KIP-1343) waits for. In the second each partition
-waits until its low watermark has reached the offset (rules R3 and R4).
+waits until its low watermark has reached the offset (rules DR3 and DR4).
 
-A row is a success only under the leader epoch and the topic id under which it was accepted (rule R6), and only if the condition holds, at
+A row is a success only under the leader epoch and the topic id under which it was accepted (rule DR6), and only if the condition holds, at
 the deadline too. It tells the offsets of that moment; the others tell them as they are when the answer is made.
 """
 

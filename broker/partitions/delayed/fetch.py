@@ -5,7 +5,7 @@ start to be told, or nothing may be waited for); else it waits until one of its 
 follower for the log end. Cases, after Kafka's `DelayedFetch`: A, B leadership or replica gone; C partition unknown; D directory offline;
 E leader epoch fenced (all four: the key is released, and the read finds the error); F the offset lies in an older segment than the end,
 and G enough bytes: the key is advanced, and the bytes are counted. A log start that rises does not end the wait of a consumer; the read at
-the end finds it. That of a follower it does (rule R5).
+the end finds it. That of a follower it does (rule DR5).
 
 A fetch of a session waits for what the session hears; any other one watches each of its partitions.
 

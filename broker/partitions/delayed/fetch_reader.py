@@ -5,7 +5,7 @@ A follower that is throttled is answered as ever, but for records (KIP-73): it a
 Within one answer the offsets told of a partition are from one moment (KAFKA-7104): nothing can come between.
 
 A follower's fetch is noted before it is read, when leader epoch, registration and range are known to be right and its log doesn't diverge:
-so it learns the high watermark that follows from it. A consumer is answered by a follower only by rule R7; below that follower's log
+so it learns the high watermark that follows from it. A consumer is answered by a follower only by rule DR7; below that follower's log
 start it is told where that is, so that it need not ask anybody else.
 """
 
@@ -34,7 +34,7 @@ _NODE_ENDPOINTS_SINCE: Final = 16
 _FOLLOWER_READS_SINCE: Final = 11
 
 TRUST_PART: Final = 0.8
-"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader told (rule R7): less than until the leader gives it up."""
+"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader told (rule DR7): less than until the leader gives it up."""
 
 
 class FetchRules(msgspec.Struct, kw_only=True):
@@ -304,7 +304,7 @@ class FetchReader:
 
 
 def _has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
-    """Whether our log start is above what this follower was sent last, and has not reported by itself (rule R5)."""
+    """Whether our log start is above what this follower was sent last, and has not reported by itself (rule DR5)."""
     follower = target.follower
     return follower is not None and partition.log.log_start_offset > max(follower.told_log_start, follower.log_start_offset)
 

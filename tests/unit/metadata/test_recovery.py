@@ -120,7 +120,7 @@ def test_a_longer_log_that_was_not_in_sync_does_not_count() -> None:
 
 
 def test_a_directory_that_was_put_back_from_a_copy_does_not_count() -> None:
-    """Its registration is behind (rule R8); nor does one that is marked as stale."""
+    """Its registration is behind (rule DR8); nor does one that is marked as stale."""
     plan = planned(facts(1, 40, end=99, number=1), facts(2, 40), facts(3, 40))
     assert partition(plan).isr == (2, 3)
     mark = {f"stale/1/{2:020d}": b'{"%s":[0]}' % topic_id_text(TOPIC_ID).encode()}

@@ -1,4 +1,4 @@
-"""The steps of a registration (rule R8): numbers, directories that lost something, predecessors, answers that are lost at any moment."""
+"""The steps of a registration (rule DR8): numbers, directories that lost something, predecessors, answers that are lost at any moment."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def new_partition(broker_id: int, *epochs: int) -> Partition:
 
 def raise_start(log: Log, offset: int) -> None:
     log.advance_high_watermark(offset)
-    log.accept_log_start(offset)
-    log.advance_log_start(offset)
+    log.request_log_start(offset)
+    log.make_log_start_visible(offset)
 
 
 def following(*epochs: int, start: int = 0, leader_epoch: int = 9) -> Following:

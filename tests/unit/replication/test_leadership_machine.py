@@ -1,6 +1,6 @@
 """What a leader knows, under any order of fetches, appends, deletes, images and ISR changes.
 
-Checked after every step: the high watermark never falls and never passes a member of the maximal ISR; the low watermark is what rule R3
+Checked after every step: the high watermark never falls and never passes a member of the maximal ISR; the low watermark is what rule DR3
 says; who is proposed for the ISR has what is committed and every acknowledged delete; a fetch that is refused has changed nothing.
 """
 
@@ -101,7 +101,7 @@ class LeadershipMachine(RuleBasedStateMachine):
     def delete(self, to: int) -> None:
         offset = self.log.high_watermark - to
         if offset > self.log.log_start_offset:
-            self.log.raise_log_start(offset)
+            self.log.move_log_start(offset)
             self.log.leader_epochs.truncate_from_start(offset)
 
     @rule()

@@ -52,7 +52,7 @@ def test_whom_it_names_goes_on_under_his_own(leadership: Leadership) -> None:
 
 
 def test_deletes_wait_for_it_for_a_while(leadership: Leadership, log: FakeLog) -> None:
-    log.raise_log_start(50)
+    log.move_log_start(50)
     for fetch in (FollowerFetch(2, 2, 90, 50, 5, 5), FollowerFetch(3, 3, 100, 50, 5, 5)):
         leadership.note_fetch(fetch, IMAGE, 1)
     assert leadership.low_watermark(IMAGE, 1) == 50
@@ -76,7 +76,7 @@ def test_the_next_fetch_counts_once_the_image_shows_it(leadership: Leadership) -
 
 def test_a_report_of_an_earlier_registration_acknowledges_no_delete(leadership: Leadership, log: FakeLog) -> None:
     """The image shows that broker 2 has registered again, and partitions follow an image in slices: this one has not followed it yet."""
-    log.raise_log_start(50)
+    log.move_log_start(50)
     for fetch in (FollowerFetch(2, 2, 90, 50, 5, 5), FollowerFetch(3, 3, 100, 50, 5, 5)):
         leadership.note_fetch(fetch, IMAGE, 1)
     assert leadership.low_watermark(IMAGE, 1) == 50

@@ -1,4 +1,4 @@
-"""Reads at the closest replica (KIP-392): whom a leader names, and what a follower answers consumers (rule R7)."""
+"""Reads at the closest replica (KIP-392): whom a leader names, and what a follower answers consumers (rule DR7)."""
 
 from __future__ import annotations
 

@@ -344,7 +344,7 @@ def test_it_may_be_read_while_its_leader_is_heard_and_its_log_start_is_the_leade
 
 
 def test_an_answer_that_names_it_with_an_error_does_not_say_that_nothing_is_new() -> None:
-    """R7: a leader that is fenced answers fetches too, and then it doesn't say that its log start is what it was."""
+    """DR7: a leader that is fenced answers fetches too, and then it doesn't say that its log start is what it was."""
 
     async def run(world: Following) -> None:
         await world.filled(0, 0, 0, high_watermark=3)

@@ -14,7 +14,7 @@ from .following import Following, offsets, records, row, simulate
 
 
 def test_a_log_start_is_durable_before_it_is_reported_and_reported_at_once() -> None:
-    """R1 and R5: the next request waits for a quick commit, and then says it."""
+    """DR1 and DR5: the next request waits for a quick commit, and then says it."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=3)
@@ -51,7 +51,7 @@ def test_a_slow_commit_makes_the_wait_short_until_the_log_start_is_reported() ->
 
 
 def test_a_delete_is_answered_when_the_log_start_is_durable_that_came_from_the_leader_before() -> None:
-    """R4: it waits for the broker's own log start, whoever had it raised."""
+    """DR4: it waits for the broker's own log start, whoever had it raised."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=3)

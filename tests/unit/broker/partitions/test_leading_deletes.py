@@ -1,4 +1,4 @@
-"""Deletes at a leader with followers: rules R1 to R6, each by what a client sees."""
+"""Deletes at a leader with followers: rules DR1 to DR6, each by what a client sees."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_delete_is_acknowledged_when_all_have_reported_it() -> None:
 
 
 def test_a_fetch_is_answered_at_once_while_there_is_a_log_start_to_tell() -> None:
-    """Rule R5, with and without a session."""
+    """Rule DR5, with and without a session."""
 
     async def run(world: Leading) -> None:
         second, third = await begin(world)
@@ -337,7 +337,7 @@ EVENTS = (
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_every_event_that_ends_a_delete_answers_it_at_once(event: str) -> None:
-    """Rules R4 and R6."""
+    """Rules DR4 and DR6."""
 
     async def run(world: Leading) -> None:
         outside = event in ("directory of a follower", "wants to stop")
@@ -422,7 +422,7 @@ def test_partitions_of_a_request_are_independent() -> None:
 
 
 def test_a_follower_joins_the_isr_only_with_the_deletes_that_were_acknowledged() -> None:
-    """Rule R2."""
+    """Rule DR2."""
 
     async def run(world: Leading) -> None:
         second, third = await begin(world, isr=(1, 2))
@@ -463,7 +463,7 @@ def test_while_log_starts_are_not_reported_no_ordinary_delete_is_acknowledged() 
 
 
 def test_a_delete_is_acknowledged_as_soon_as_all_brokers_report_log_starts() -> None:
-    """Rule R4: what the brokers agree on is an event that can end a delete."""
+    """Rule DR4: what the brokers agree on is an event that can end a delete."""
 
     async def run(world: Leading) -> None:
         second, third = await begin(world)

@@ -60,13 +60,13 @@ def told(response: Any) -> dict[str, list[tuple[int, int, int]]]:
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_all_is_deleted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     deleted: list[int] = []
-    delete_to = ReplicaManager.delete_to
+    request_log_starts = ReplicaManager.request_log_starts
 
     def spied(replicas: ReplicaManager, accepted: list[Any]) -> None:
         deleted.append(len(accepted))
-        delete_to(replicas, accepted)
+        request_log_starts(replicas, accepted)
 
-    monkeypatch.setattr(ReplicaManager, "delete_to", spied)
+    monkeypatch.setattr(ReplicaManager, "request_log_starts", spied)
     monkeypatch.setattr(delete_records, "BOUNDS", Bounds(undivided_max=at_once, rows_at_once=at_once))
 
     async def test(world: World) -> None:

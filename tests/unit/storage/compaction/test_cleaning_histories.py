@@ -92,8 +92,8 @@ class History:
     def do_delete(self, percent: int) -> None:
         log = self.log.log
         offset = log.log_start_offset + (log.high_watermark - log.log_start_offset) * percent // 100
-        log.accept_log_start(offset)
-        for removed in log.advance_log_start(offset):
+        log.request_log_start(offset)
+        for removed in log.make_log_start_visible(offset):
             removed.mark_deleted(self.log.filesystem)
 
     def do_truncate(self, percent: int) -> None:

@@ -449,8 +449,8 @@ def test_a_delete_meanwhile_is_kept(after: int, offset: int) -> None:
     log.begin_cleaning()
     for _ in range(after):
         log.step()
-    log.log.accept_log_start(offset)
-    removed = log.log.advance_log_start(offset)
+    log.log.request_log_start(offset)
+    removed = log.log.make_log_start_visible(offset)
     for each in removed:
         each.mark_deleted(log.filesystem)
     while log.step():
@@ -494,7 +494,7 @@ def test_a_checkpoint_outside_of_the_log_is_worth_nothing() -> None:
     log = filled()
     log.log.swaps.cleaned_to = 1000
     assert log.cleanable().first_dirty_offset == 0
-    log.log.accept_log_start(6)
-    log.log.advance_log_start(6)
+    log.log.request_log_start(6)
+    log.log.make_log_start_visible(6)
     log.log.swaps.cleaned_to = 2
     assert log.cleanable().first_dirty_offset == 6

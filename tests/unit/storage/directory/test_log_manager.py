@@ -34,6 +34,7 @@ from lowtide.storage.checkpoint import (
 )
 from lowtide.storage.directory.directory_opening import KnownTopic
 from lowtide.storage.directory.log_manager import LogManager, LogManagerSettings
+from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
@@ -178,7 +179,8 @@ class World:
         return [self.manager.create_log(key, A if key.topic == "a" else B, CONFIG) for key in keys]
 
     def delete_to(self, *items: tuple[TopicPartition, int], name: Any = "trimmed") -> None:
-        self.manager.accept_log_start([(self.manager.logs[key], offset) for key, offset in items], partial(self.note, name))
+        increments = [LogStartIncrement(self.manager.logs[key], offset) for key, offset in items]
+        self.manager.log_starts.request_log_starts(increments, partial(self.note, name))
 
     def work(self, wall_ms: int) -> None:
         for _step in self.manager.due_work(wall_ms):
@@ -888,7 +890,7 @@ def test_a_delete_of_a_log_that_is_deleted_meanwhile_changes_nothing() -> None:
 
 def test_an_empty_list_of_log_starts_is_answered() -> None:
     world = World()
-    world.manager.accept_log_start([], partial(world.note, "nothing"))
+    world.manager.log_starts.request_log_starts([], partial(world.note, "nothing"))
     assert world.answers == []
     world.run()
     assert world.answers == ["nothing"]
@@ -1045,7 +1047,8 @@ class ManagerMachine(RuleBasedStateMachine):
         if not self.busy:
             log = self.manager_log()
             offset = int(share * log.log_end_offset)
-            self.world.manager.accept_log_start([(log, offset)], partial(self.trimmed, self.topic_id, offset))
+            done = partial(self.trimmed, self.topic_id, offset)
+            self.world.manager.log_starts.request_log_starts([LogStartIncrement(log, offset)], done)
 
     def trimmed(self, topic_id: bytes, offset: int, error: OSError | None) -> None:
         assert error is None

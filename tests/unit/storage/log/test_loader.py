@@ -224,8 +224,8 @@ def test_producers_whose_records_are_all_deleted_are_still_known_after_a_clean_s
     log.roll(NOW_MS)
     append(log)
     log.advance_high_watermark(3)
-    log.accept_log_start(3)
-    for removed in log.advance_log_start(3):
+    log.request_log_start(3)
+    for removed in log.make_log_start_visible(3):
         removed.mark_deleted(filesystem)
     carry_out(filesystem, log.close())
     log, _ = load(filesystem, log_start_offset=3, clean=True)

@@ -106,8 +106,8 @@ def test_a_full_disk_refuses_appends_and_leaves_whole_batches(free_bytes: int) -
     assert content_at(log, 0) == whole
     assert filesystem.file_size("/disk/t-0/00000000000000000000.log") == len(whole)
     log.advance_high_watermark(1)
-    log.accept_log_start(1)
-    assert log.advance_log_start(1) == []
+    log.request_log_start(1)
+    assert log.make_log_start_visible(1) == []
     filesystem.capacity_bytes = None
     assert append(log).base_offset == 1
     assert not log.disk_full
@@ -204,8 +204,8 @@ def test_out_of_range_is_told_below_the_start_and_above_the_end_only() -> None:
     log = new_log()
     append(log, 1, 2, 3, 4)
     log.advance_high_watermark(4)
-    log.accept_log_start(2)
-    log.advance_log_start(2)
+    log.request_log_start(2)
+    log.make_log_start_visible(2)
     answers = {offset: log.read(offset, 1000, end_offset=4) for offset in range(-1, 6)}
     assert [answers[offset].error_code for offset in (-1, 1, 5)] == [ErrorCode.OFFSET_OUT_OF_RANGE] * 3
     assert answers[4].slice is None
@@ -217,8 +217,8 @@ def test_a_straddling_batch_is_read_whole_and_does_not_lower_the_log_start() -> 
     log = new_log()
     append(log, 1, 2, 3, 4)
     log.advance_high_watermark(4)
-    log.accept_log_start(3)
-    log.advance_log_start(3)
+    log.request_log_start(3)
+    log.make_log_start_visible(3)
     assert [record.offset for record in iterate_records(content_at(log, 3), max_bytes=1000)] == [0, 1, 2, 3]
     assert (log.log_start_offset, log.segments[0].base_offset) == (3, 0)
 
@@ -233,8 +233,8 @@ def test_a_slice_outlives_the_deletion_of_its_segment_and_dies_with_a_truncation
     assert cut is not None
     before = deleted.file.pread(deleted.size, deleted.position)
     log.advance_high_watermark(4)
-    log.accept_log_start(2)
-    removed = log.advance_log_start(2)
+    log.request_log_start(2)
+    removed = log.make_log_start_visible(2)
     assert [segment.base_offset for segment in removed] == [0, 1]
     for segment in removed:
         segment.mark_deleted(filesystem)
@@ -284,8 +284,8 @@ def test_deleting_everything_keeps_the_end() -> None:
     for _ in range(3):
         append(log, value=b"x" * 150)
     log.advance_high_watermark(3)
-    log.accept_log_start(3)
-    assert [segment.base_offset for segment in log.advance_log_start(3)] == [0, 1]
+    log.request_log_start(3)
+    assert [segment.base_offset for segment in log.make_log_start_visible(3)] == [0, 1]
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 3, 3)
     assert log.leader_epochs.entries() == [(0, 3)]
     assert append(log).base_offset == 3
@@ -297,11 +297,11 @@ def test_a_delete_that_a_truncation_overtook_changes_nothing() -> None:
     for _ in range(10):
         append(log)
     log.advance_high_watermark(10)
-    log.accept_log_start(10)
+    log.request_log_start(10)
     log.truncate_to(5, now_ms=NOW_MS)
     for _ in range(10):
         append(log, leader_epoch=1)
-    assert log.advance_log_start(10) == []
+    assert log.make_log_start_visible(10) == []
     assert log.log_start_offset == 0
 
 
@@ -310,8 +310,8 @@ def test_a_truncation_below_the_log_start_moves_start_and_end_together() -> None
     log = new_log()
     append(log, *range(10))
     log.advance_high_watermark(10)
-    log.accept_log_start(7)
-    log.advance_log_start(7)
+    log.request_log_start(7)
+    log.make_log_start_visible(7)
     log.truncate_to(4, now_ms=NOW_MS)
     assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (4,) * 5
     assert append(log).base_offset == 4
@@ -347,8 +347,8 @@ def test_a_new_segment_never_takes_the_name_of_one_whose_files_are_still_to_be_r
     for _ in range(3):
         append(log, value=b"x" * 150)
     log.advance_high_watermark(3)
-    log.accept_log_start(2)
-    waiting = log.advance_log_start(2)
+    log.request_log_start(2)
+    waiting = log.make_log_start_visible(2)
     log.truncate_fully_and_start_at(1, now_ms=NOW_MS)
     append(log, value=b"new")
     for segment in waiting:
@@ -364,8 +364,8 @@ def test_segments_of_a_log_that_is_deleted_are_not_looked_for_in_its_successor()
     for _ in range(2):
         append(log, value=b"x" * 150)
     log.advance_high_watermark(2)
-    log.accept_log_start(1)
-    waiting = log.advance_log_start(1)
+    log.request_log_start(1)
+    waiting = log.make_log_start_visible(1)
     log.forget_removed_segments()
     for segment in waiting:
         segment.mark_deleted(log._filesystem)
@@ -378,13 +378,13 @@ def test_a_timestamp_never_finds_a_deleted_record() -> None:
         log = new_log()
         append(log, 100, 300, 200, 400, compression=compression)
         log.advance_high_watermark(4)
-        log.accept_log_start(2)
-        log.advance_log_start(2)
+        log.request_log_start(2)
+        log.make_log_start_visible(2)
         found = log.search_timestamp(150)
         assert isinstance(found, TimestampedOffset)
         assert (found.offset, found.timestamp, found.leader_epoch) == (2, 200, 0)
-        log.accept_log_start(4)
-        log.advance_log_start(4)
+        log.request_log_start(4)
+        log.make_log_start_visible(4)
         assert log.search_timestamp(150) is None
 
 
@@ -394,8 +394,8 @@ def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -
     append(log, 500, 100, 100)
     append(log, 600, value=b"x" * 100)
     log.advance_high_watermark(4)
-    log.accept_log_start(1)
-    log.advance_log_start(1)
+    log.request_log_start(1)
+    log.make_log_start_visible(1)
     assert len(log.segments) == 2
     found = log.search_timestamp(400)
     assert isinstance(found, TimestampedOffset)
@@ -413,8 +413,8 @@ def test_the_largest_timestamp_is_the_first_of_equals_and_does_not_mind_the_log_
     append(log, 100, 300, 300, leader_epoch=2)
     append(log, 300, 200)
     log.advance_high_watermark(7)
-    log.accept_log_start(7)
-    log.advance_log_start(7)
+    log.request_log_start(7)
+    log.make_log_start_visible(7)
     found = log.search_max_timestamp()
     assert isinstance(found, TimestampedOffset)
     assert (found.offset, found.timestamp, found.leader_epoch) == (3, 300, 2)
@@ -430,8 +430,8 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(batches: list[list[int]]
     timestamps = [timestamp for group in batches for timestamp in group]
     log_start = min(log_start, len(timestamps))
     log.advance_high_watermark(len(timestamps))
-    log.accept_log_start(log_start)
-    log.advance_log_start(log_start)
+    log.request_log_start(log_start)
+    log.make_log_start_visible(log_start)
     if reopen:
         log.close()
         log = load_log(
@@ -499,8 +499,8 @@ def test_an_empty_follower_takes_a_batch_that_straddles_its_log_start(with_old_r
     if with_old_records:
         append(follower, *range(7))
         follower.advance_high_watermark(7)
-        follower.accept_log_start(7)
-        follower.advance_log_start(7)
+        follower.request_log_start(7)
+        follower.make_log_start_visible(7)
     taken = follower.append_as_follower(memoryview(content_at(leader, 7)), now_ms=NOW_MS)
     assert isinstance(taken, FollowerAppend)
     assert (follower.log_start_offset, follower.log_end_offset) == (7, 11)

@@ -141,13 +141,13 @@ class LogMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1), send_away=st.booleans())
     def delete_prefix(self, share: float, send_away: bool) -> None:
         offset = self.log_start + round((self.high_watermark - self.log_start) * share)
-        self.log.accept_log_start(offset)
+        self.log.request_log_start(offset)
         assert self.log.log_start_offset == self.log_start, "visible before it was durable"
         self.log_start = max(self.log_start, offset)  # the journal is durable from here on
         self._advance(offset, send_away)
 
     def _advance(self, offset: int, send_away: bool) -> None:
-        removed = self.log.advance_log_start(offset)
+        removed = self.log.make_log_start_visible(offset)
         assert all(segment.base_offset < self.log_start for segment in removed)
         if send_away:
             for segment in [*self.unsent, *removed]:

@@ -28,7 +28,7 @@ def test_a_log_start_above_the_log_end_is_our_own_bug() -> None:
 
 def test_a_rise_of_the_log_start_lifts_high_watermark_and_recovery_point() -> None:
     log = offsets()
-    assert log.raise_log_start(25)
+    assert log.move_log_start(25)
     assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.last_stable_offset) == (25,) * 5
 
 
@@ -37,20 +37,20 @@ def test_a_delete_at_or_below_the_log_start_changes_nothing(offset: int) -> None
     """D12."""
     log = offsets()
     before = log.describe()
-    assert not log.raise_log_start(offset)
+    assert not log.move_log_start(offset)
     assert log.describe() == before
 
 
 def test_an_accepted_log_start_is_not_visible() -> None:
     log = offsets()
-    assert log.accept_log_start(18)
-    assert not log.accept_log_start(12)
+    assert log.request_log_start(18)
+    assert not log.request_log_start(12)
     assert (log.log_start_offset, log.log_start_pending, log.high_watermark) == (10, 18, 20)
 
 
 def test_a_cut_above_the_log_start_lowers_all_ends_and_ends_a_rise_above_it() -> None:
     log = offsets()
-    log.accept_log_start(20)
+    log.request_log_start(20)
     log.cut(12)
     assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (10, 10, 12, 12, 12)
 
@@ -80,7 +80,7 @@ def test_a_log_that_begins_anew_has_nothing_uncommitted() -> None:
     st.lists(
         st.tuples(
             st.sampled_from(
-                ["advance_high_watermark", "raise_log_start", "raise_recovery_point", "accept_log_start", "cut", "move_log_end"]
+                ["advance_high_watermark", "move_log_start", "raise_recovery_point", "request_log_start", "cut", "move_log_end"]
             ),
             st.integers(0, 60),
         ),

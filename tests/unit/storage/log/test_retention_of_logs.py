@@ -65,8 +65,8 @@ class World:
     def raise_start(self, offset: int) -> None:
         """What a roll after a delete to the end has left goes when the start rises again, or with a pass."""
         rises = offset > self.log.log_start_offset
-        self.log.accept_log_start(offset)
-        self.log.advance_log_start(offset)
+        self.log.request_log_start(offset)
+        self.log.make_log_start_visible(offset)
         if rises:
             self.forget_below_start()
 

@@ -161,8 +161,8 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def delete_prefix(self, share: float) -> None:
         offset = self.log_start + round((self.high_watermark - self.log_start) * share)
-        self.log.accept_log_start(offset)
-        for segment in self.log.advance_log_start(offset):
+        self.log.request_log_start(offset)
+        for segment in self.log.make_log_start_visible(offset):
             segment.mark_deleted(self.filesystem)
             segment.unlink(self.filesystem)
         self.log_start = self.log.log_start_offset

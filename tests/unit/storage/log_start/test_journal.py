@@ -93,7 +93,7 @@ class Fixture:
         )
 
     def accept(self, *entries: tuple[bytes, int, int], name: Any = None) -> None:
-        self.journal.accept(list(entries), partial(self.note, entries if name is None else name))
+        self.journal.request_log_starts(list(entries), partial(self.note, entries if name is None else name))
 
     def note(self, name: Any, error: OSError | None) -> None:
         self.answers.append(name if error is None else (name, error.errno))
@@ -194,7 +194,7 @@ def test_the_cost_of_a_delete_does_not_grow_with_the_number_of_entries() -> None
 def test_an_empty_request_is_answered_in_its_turn() -> None:
     fixture = Fixture()
     fixture.accept((A, 0, 1), name="first")
-    fixture.journal.accept([], partial(fixture.note, "empty"))
+    fixture.journal.request_log_starts([], partial(fixture.note, "empty"))
     fixture.journal.forget([(ZERO_TOPIC_ID, 0)], partial(fixture.note, "nobody"))
     assert fixture.answers == []
     fixture.committer.run()
@@ -213,7 +213,7 @@ def test_forgotten_partitions_stay_forgotten() -> None:
 
 def test_an_answer_may_bring_the_next_delete() -> None:
     fixture = Fixture()
-    fixture.journal.accept([(A, 0, 1)], lambda _error: fixture.accept((A, 0, 2), name="second"))
+    fixture.journal.request_log_starts([(A, 0, 1)], lambda _error: fixture.accept((A, 0, 2), name="second"))
     fixture.committer.run()
     assert fixture.answers == ["second"]
     assert fixture.journal.value(A, 0) == 2
@@ -628,7 +628,7 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(entries=ENTRIES)
     def accept(self, entries: list[tuple[tuple[bytes, int], int]]) -> None:
         self.accepted.append([(topic_id, partition, offset) for (topic_id, partition), offset in entries])
-        self.fixture.journal.accept(self.accepted[-1], partial(self.acknowledge, len(self.accepted) - 1))
+        self.fixture.journal.request_log_starts(self.accepted[-1], partial(self.acknowledge, len(self.accepted) - 1))
 
     @rule()
     def fold(self) -> None:

@@ -68,11 +68,11 @@ def directory_with_journal(*, folded: bool = True) -> MemoryFileSystem:
         filesystem.sync_directory(f"{DIRECTORY}/{partition}")
     journal = opened(filesystem)
     filesystem.replace_file(COUNTER, b"4\n")
-    journal.accept([(A, 0, 10), (A, 1, 20)], lambda _error: None)
+    journal.request_log_starts([(A, 0, 10), (A, 1, 20)], lambda _error: None)
     if folded:
         journal.fold(lambda _error: None)
     for entry in ((A, 0, 11), (A, 1, 21), (A, 0, 12)):
-        journal.accept([entry], lambda _error: None)
+        journal.request_log_starts([entry], lambda _error: None)
     filesystem.crash_process()
     return filesystem
 
