@@ -11,8 +11,8 @@ BUDGETS = {
     "Produce, acks=all, three replicas": (36, 450),
     "Fetch, records there": (18, 48),
     "OffsetCommit": (29, 76),
-    "DeleteRecords, one replica": (32, 140),
-    "DeleteRecords, three replicas": (41, 500),
+    "DeleteRecords, one replica": (27, 134),
+    "DeleteRecords, three replicas": (36, 490),
 }
 """Files, and calls: a few more than today's, for the plain form of the compiled module and other versions of Python."""
 
