@@ -1,4 +1,4 @@
-"""What callers give, looked at before anything is sent: a slip is a sentence then, and not a request that nobody meant."""
+"""Checks what callers give before anything is sent: a mistake is an error message, not an unintended request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Many items (partitions, groups) of one call, each tried until it is done, has failed for good, or the time is over.
 
 Items are sent together to the broker that each belongs to: one request for a broker and attempt. Brokers don't wait for each other: what
-one answered as retriable is located and tried anew while another is still silent.
+one answered as retriable is located and tried again while another is still silent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ V = TypeVar("V")
 
 
 class Retry(NamedTuple):
-    """It didn't work now. The reason is told if it never does."""
+    """It didn't work this time. The reason is reported if no attempt succeeds."""
 
     reason: str
 
@@ -48,7 +48,7 @@ Outcome: TypeAlias = Done[V] | Retry | AdminError
 
 @dataclass(slots=True)
 class Located(Generic[K]):
-    """Where items belong now, and those for which nobody can be asked."""
+    """Where items belong now, and those for which no broker can be asked."""
 
     placed: dict[BrokerId, list[K]] = field(default_factory=dict)
     others: dict[K, Retry | AdminError] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Attempts(Generic[K, V]):
         if not items:
             return
         self._items = tuple(items)
-        self.unfinished = dict.fromkeys(items, "nobody was asked yet")
+        self.unfinished = dict.fromkeys(items, "no broker was asked yet")
         try:
             self._tasks.spawn(self._attempt(list(items), 1), name="attempt")
             async with asyncio.timeout((self._deadline.remaining_ms() + GRACE_MS) / 1000):
@@ -171,7 +171,7 @@ class Attempts(Generic[K, V]):
             self._ended.set()
 
     def _end_if_last(self) -> None:
-        """The time is over, and nobody else has anything under way."""
+        """The time is over, and no other attempt is under way."""
         if len(self._tasks) == 1:
             self._ended.set()
 

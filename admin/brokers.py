@@ -1,8 +1,8 @@
 """The connections of a client, by address.
 
 For each address there is one that all quick requests share, and a few more for requests that the broker lets wait: such a request has one
-to itself while it lasts. A connection is opened when it is first needed, and anew when it was lost; after a failure the next attempt
-waits, longer each time, and whoever asks meanwhile waits for the same attempt.
+to itself while it lasts. A connection is opened when it is first needed, and again when it was lost; after a failure the next attempt
+waits, longer each time, and all callers meanwhile wait for the same attempt.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Place:
 
 
 class Brokers:
-    """See the module. Every method has to run on one loop."""
+    """The connections to all brokers of a cluster. Every method has to run on one loop."""
 
     def __init__(self, settings: ClientSettings, ports: Ports) -> None:
         self._settings = settings
@@ -103,7 +103,7 @@ class Brokers:
 
     @asynccontextmanager
     async def own(self, address: Address) -> AsyncIterator[Connection]:
-        """A connection for one request that may wait; nobody else uses it meanwhile. Errors: AdminError."""
+        """A connection for one request that may wait; no other request uses it meanwhile. Errors: AdminError."""
         place = self._place(address)
         async with place.room:
             connection = self._idle(place) or await self._open(address, place)

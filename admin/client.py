@@ -103,7 +103,8 @@ class AdminClient:
 
         `topic_ids` says which topics are meant: one of the same name but another id is left alone. Without it, the topics are those that
         are there when the call begins. The id is checked just before each attempt, at the leader; what remains is a topic that is deleted,
-        made anew and led by the same broker within that round trip. Brokers that tell no ids (before Kafka 2.8) can't be asked to check.
+        created again and led by the same broker within that round trip. Brokers that return no ids (before Kafka 2.8) can't be asked to
+        check.
 
         Partitions of one leader go in one request, however many. Returns a result for each partition: `DeletedRecords`, or a
         `DeleteRecordsError` with the stage that failed and, when the time ended, whether the leader had deleted.
@@ -202,7 +203,7 @@ class AdminClient:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> dict[ConfigResource, AdminError | None]:
-        """Change keys, and leave the others as they are (KIP-339). All changes of a resource are made, or none."""
+        """Change keys, and leave the others as they are (KIP-339). All changes of a resource are applied, or none."""
         found = {
             resource: each_of(ConfigChange, of_resource, 'ConfigChange("retention.ms", "86400000")')
             for resource, of_resource in changes.items()

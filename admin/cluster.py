@@ -76,7 +76,7 @@ class BrokerHandle:
 
 
 class Cluster:
-    """See the module. Every method has to run on one loop; all may run at once."""
+    """What the client knows of a cluster, and whom it asks. Every method has to run on one loop; all may run at once."""
 
     def __init__(self, settings: ClientSettings, ports: Ports) -> None:
         self.settings = settings
@@ -223,7 +223,7 @@ class Cluster:
 
     # ------------------------------------------------------------------ coordinators
     async def coordinators(self, groups: Collection[str], deadline: Deadline) -> Mapping[str, BrokerId | BrokerAnsweredError]:
-        """Who coordinates each group, or why nobody does now. Errors: as `view`."""
+        """Who coordinates each group, or why no broker does now. Errors: as `view`."""
 
         async def ask(handle: BrokerHandle) -> dict[str, BrokerId | BrokerAnsweredError]:
             version = handle.choose(FindCoordinatorRequest)
@@ -244,7 +244,7 @@ class Cluster:
     def _coordinator(self, group: str, row: Any) -> BrokerId | BrokerAnsweredError:
         """One row of an answer; a broker that isn't known yet is kept."""
         if row.error_code:
-            return BrokerAnsweredError(row.error_code, f"the coordinator of group {group} can't be told", row.error_message)
+            return BrokerAnsweredError(row.error_code, f"the coordinator of group {group} is not known", row.error_message)
         broker = Broker(broker_id=row.node_id, address=Address(row.host, row.port))
         self._known.setdefault(row.node_id, broker)
         node: BrokerId = row.node_id

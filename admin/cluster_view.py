@@ -29,7 +29,7 @@ class Broker:
 
 
 class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One partition. `leader` is None while nobody leads; `error` is NONE, or why clients can't use it now."""
+    """One partition. `leader` is None while there is none; `error` is NONE, or why clients can't use it now."""
 
     partition: int
     leader: BrokerId | None
@@ -67,7 +67,7 @@ class ClusterView:
     brokers: Mapping[BrokerId, Broker]
     topics: Mapping[str, TopicDescription]
     errors: Mapping[str, int]
-    """Topics that couldn't be told, with the code."""
+    """Topics that couldn't be described, with the code."""
 
     def partition(self, partition: TopicPartition) -> PartitionDescription | int:
         """The partition, or the error code that stands for it."""

@@ -72,7 +72,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody has set it."""
+        """Whether it is not set anywhere."""
         return self.source == ConfigSource.DEFAULT
 
 

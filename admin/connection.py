@@ -29,7 +29,7 @@ _NO_TLS: Final = "it doesn't speak TLS there: perhaps security.protocol is for a
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module. Opened by `open_connection`."""
+    """One connection to a broker. Opened by `open_connection`."""
 
     def __init__(self, address: Address, client_id: str, clock: Clock) -> None:
         self.address = address

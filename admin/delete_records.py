@@ -2,7 +2,7 @@
 
 What is sent is always an offset, the same one in every attempt. A topic is known by its id from the beginning of the call on, or by the
 one that the caller expects; an attempt that could meet another topic of the same name asks the leader for the topic's id first, on the
-connection by which the delete follows. What remains is that a topic is deleted, made anew and led by the same broker between its two
+connection by which the delete follows. What remains is that a topic is deleted, created again and led by the same broker between its two
 answers, for DeleteRecords itself names no ids.
 
 Before the deadline a part of the time is kept for a last question: where the logs start of which it isn't known what became of them.
@@ -58,7 +58,7 @@ class _Delete:
         self.stage = DeleteStage.FINDING_LEADER
         self.was_sent = False
         self.unanswered = 0
-        """Requests that were sent, and of which nobody knows what became."""
+        """Requests that were sent, and whose outcome is not known."""
         self.accepted = False
         """A leader has taken it on and let it wait: it may happen after we have gone."""
         self.code: int | None = None
@@ -117,7 +117,7 @@ async def resolve_targets(
 
 
 def _mismatch(partition: TopicPartition, expected: Mapping[str, TopicId], view: ClusterView) -> str | None:
-    """Why this isn't the topic that is meant, or None: it is, nobody knows it yet, or nobody said which is meant."""
+    """Why this isn't the topic that is meant, or None: it is, its id is not known yet, or no id was given."""
     meant = expected.get(partition.topic)
     if meant is None or partition.topic not in view.topics:
         return None
@@ -125,7 +125,7 @@ def _mismatch(partition: TopicPartition, expected: Mapping[str, TopicId], view: 
     if found is None:
         return "a certain topic is meant, but the broker doesn't tell topic ids"
     if found != meant:
-        return f"topic {partition.topic} was made anew: its id is {topic_id_text(found)}, {topic_id_text(meant)} is meant"
+        return f"topic {partition.topic} was created again: its id is {topic_id_text(found)}, {topic_id_text(meant)} is meant"
     return None
 
 
@@ -211,8 +211,8 @@ class Deletion:
     def _wait_ms(self) -> int:
         """How long the broker may let the request wait.
 
-        Half of a request's time at most, so that a broker that hangs is told from one that waits for its replicas; a delete that ran out
-        of it is sent again.
+        Half of a request's time at most, so that a broker that hangs is distinguished from one that waits for its replicas; a delete that
+        ran out of it is sent again.
         """
         remaining_ms = self._answer_by.remaining_ms()
         return max(0, min(remaining_ms - min(ANSWER_MS, remaining_ms // 10), self._cluster.settings.request_timeout_ms // 2))

@@ -59,10 +59,10 @@ def coordinator_locator(cluster: Cluster, deadline: Deadline) -> Callable[[Colle
                 located.others[group] = Retry(str(found)) if is_retriable(found.code) else found
             else:
                 located.put(found, group)
-        told = {group for placed in located.placed.values() for group in placed}
+        answered = {group for placed in located.placed.values() for group in placed}
         for group in groups:
-            if group not in located.others and group not in told:
-                located.others[group] = Retry("no coordinator was told")
+            if group not in located.others and group not in answered:
+                located.others[group] = Retry("no coordinator was returned")
         return located
 
     return locate

@@ -220,7 +220,7 @@ async def _describe_classic(handle: BrokerHandle, broker_id: BrokerId, asked: li
 
 
 def _classic_member(row: Any, protocol_type: str) -> GroupMember:
-    """A member; what it was given is told by clients to each other, so bytes that can't be read are taken for nothing."""
+    """A member; its assignment is bytes that only clients define, so what can't be read counts as empty."""
     partitions: tuple[TopicPartition, ...] = ()
     if protocol_type == CONSUMER_PROTOCOL and row.member_assignment:
         try:

@@ -2,7 +2,7 @@
 
 Any doubt means that nothing of the partition is deleted:
 
-* a group without a commit for it, or one whose offsets can't be told;
+* a group without a commit for it, or one whose offsets are not known;
 * a commit of a leader epoch that is above the partition's: it is of a topic of this name that is gone;
 * a time that no record seems to reach, unless the largest timestamp confirms it: Kafka may answer "none" although there is one, when
   records below the log start are the newest of their segment.
@@ -147,6 +147,6 @@ async def _resolve_unreached(
         else:
             reason = (
                 f"its leader found no record of {times[partition].ms} ms or later, but one of {found.timestamp_ms} ms at {found.offset}: "
-                "what is newer can't be told"
+                "what is newer is not known"
             )
             resolved.fail(partition, reason)

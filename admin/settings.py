@@ -1,8 +1,8 @@
 """How a client reaches a cluster and how patient it is, by the keys of Kafka's clients.
 
 The keys are those of Kafka's Java client, and for TLS and SASL also those of librdkafka. A value that can't be is refused with its source,
-its key and itself, but never shown when it is a secret. Keys that mean nothing to this client are kept in `unused_keys`, to be told once:
-a file of properties is often shared with producers and consumers.
+its key and itself, but never shown when it is a secret. Keys that mean nothing to this client are kept in `unused_keys`, to be reported
+once: a file of properties is often shared with producers and consumers.
 
 A `ClientSettings` is a value: it can be compared, and pickled for another process or machine, where the files that it names have to exist.
 Its `repr` shows no secret; a pickle contains them.
@@ -33,7 +33,7 @@ PROPERTIES_BYTES_MAX: Final = 1 << 20
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""What `sasl.mechanism` may say; the last two are known and not supported, which is told when a connection is made."""
+"""What `sasl.mechanism` may say; the last two are known and not supported, which is an error when a connection is opened."""
 
 
 class SettingsError(ValueError):

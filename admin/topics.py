@@ -1,7 +1,8 @@
 """Topics: made, described, grown and deleted.
 
 A change may be sent twice, where the answer to the first attempt was lost. The second one then meets its own work: a topic that is there
-already, or isn't there any more. A delete is done then; a creation is refused, with a word about it, for it may be somebody else's topic.
+already, or isn't there any more. A delete is done then; a creation is refused, with a word about it, because it may be another user's
+topic.
 """
 
 from __future__ import annotations

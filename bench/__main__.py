@@ -1,7 +1,8 @@
 """Run the workloads on the targets: `python -m bench --help`.
 
 Rounds are interleaved: each goes over all targets before the next one begins, every other one backwards, so that what changes on the
-machine meanwhile hits all of them alike. A workload that fails on a target is told, left out for that target, and makes the exit code 1.
+machine meanwhile hits all of them alike. A workload that fails on a target is reported, left out for that target, and makes the exit code
+1.
 """
 
 from __future__ import annotations

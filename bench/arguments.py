@@ -75,8 +75,8 @@ def parse_start(text: str) -> TargetSpec:
         try:
             word.format(**dict.fromkeys(FILLED_IN, "x"))
         except (KeyError, IndexError, ValueError):
-            told = ", ".join(f"{{{each}}}" for each in FILLED_IN)
-            raise ValueError(f"{word!r}: only {told} can be filled in; double other braces") from None
+            names = ", ".join(f"{{{each}}}" for each in FILLED_IN)
+            raise ValueError(f"{word!r}: only {names} can be filled in; double other braces") from None
     if not any("{port}" in word for word in words) or not any("{dir}" in word for word in words):
         raise ValueError(f"the command of {name} needs {{port}} and {{dir}}: two brokers must not share them")
     return TargetSpec(name=name, command=words)
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--scratch",
         type=Path,
-        help="where directories for brokers are made: the disk that they are measured on (the system's for temporary files)",
+        help="where directories for brokers are created: the disk that they are measured on (the system's for temporary files)",
     )
     add("--json", type=Path, help="write everything to this file")
     add("--csv", type=Path, help="write every figure of every round to this file")

@@ -51,7 +51,7 @@ class Member:
 
 @dataclass(slots=True)
 class ClusterTarget(Target):
-    """See the module."""
+    """Several brokers, measured as one target."""
 
     members: list[Member] = field(default_factory=list)
     _etcd: EtcdProcess | None = None

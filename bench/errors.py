@@ -1,4 +1,4 @@
-"""What ends a workload: always a sentence, never a figure that nobody should believe."""
+"""What ends a workload: always a sentence, never a wrong figure."""
 
 from __future__ import annotations
 

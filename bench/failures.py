@@ -109,7 +109,7 @@ def silent_follower(target: Target, _amounts: Amounts) -> Figures:
 
 
 def moved_leadership(target: Target, _amounts: Amounts) -> Figures:
-    """Another replica is made the leader while a delete waits."""
+    """Another replica becomes the leader while a delete waits."""
     assert isinstance(target, ClusterTarget)
     target.ensure_up()
     ids = _ids(target)

@@ -54,7 +54,7 @@ def rebalances(target: Target, amounts: Amounts) -> Figures:
 
 
 def _rebalance(client: Client, group: str, member_id: str) -> str:
-    """Join, and hand in and hear the assignment. Returns the member's id."""
+    """Join, send the assignment, and receive it. Returns the member's id."""
     protocols = [JoinGroupRequestProtocol(name="bench", metadata=b"topics")]
     join = JoinGroupRequest(
         group_id=group, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS, member_id=member_id, protocol_type="bench",
@@ -110,7 +110,7 @@ def _check_committed(address: Address, group: str, topic: str) -> None:
         answer = client.ask(OffsetFetchRequest(group_id=group, topics=[wanted]))
     found = [row.committed_offset for row in answer.topics[0].partitions]
     if found != [1] * PARTITIONS:
-        raise BenchError(f"{group} has committed 1 everywhere, and is told {found}")
+        raise BenchError(f"{group} has committed 1 everywhere, and gets {found}")
 
 
 def transactions(target: Target, amounts: Amounts) -> Figures:
@@ -144,7 +144,7 @@ def transactions(target: Target, amounts: Amounts) -> Figures:
         finally:
             consumer.close()
     if place.offset != count:
-        raise BenchError(f"the last transaction committed offset {count}, and {place.offset} is told")
+        raise BenchError(f"the last transaction committed offset {count}, and {place.offset} is returned")
     figures = {"transactions/s": count / cost.seconds, "broker CPU us a transaction": cost.cpu_s / count * 1e6}
     return figures | _latencies(latencies)
 

@@ -189,7 +189,7 @@ def commit(offset: int) -> OffsetCommitRequest:
 
 
 async def _trace(world: World, requests: Callable[[int], Any], version: int) -> RequestPath:
-    """The way of the third request: what is made once is there by then."""
+    """The way of the third request: what is created once is there by then."""
     client = await world.begin()
     if version == COMMIT_VERSION:
         await _coordinator(client)

@@ -1,8 +1,8 @@
 """`format("lowtide")` beside Spark's own Kafka connector, on the same broker and the same records: `python -m bench.spark --help`.
 
 One Spark, which both share, reads a topic in one go, reads it as a stream with `availableNow`, and writes a topic. Rounds are interleaved,
-every other one backwards; the first is told apart, since a JVM compiles while it works. What counts is CPU time, of the driver, its JVM and
-its Python workers together, for each row: it says more than the clock on a machine that does other things too.
+every other one backwards; the first is reported apart, because a JVM compiles while it works. What counts is CPU time, of the driver, its
+JVM and its Python workers together, for each row: it says more than the clock on a machine that does other things too.
 
 The connector's jars come from `SPARK_KAFKA_JARS`, a list as `spark.jars` has it. Without it only our format is measured.
 """

@@ -57,7 +57,7 @@ class TargetSpec:
 
 @dataclass(slots=True)
 class Target:
-    """A broker. `scratch` is where directories of started ones are made."""
+    """A broker. `scratch` is where directories of started ones are created."""
 
     spec: TargetSpec
     scratch: Path

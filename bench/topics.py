@@ -49,7 +49,7 @@ class Topic:
     """Until CreateTopics was answered."""
 
     serve_s: float
-    """From the same beginning until every partition told its end offset."""
+    """From the same beginning until every partition returned its end offset."""
 
 
 @contextmanager

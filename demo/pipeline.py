@@ -131,7 +131,7 @@ class Load:
     flights: list[Flight]
     written: int = 0
     consumed: int = 0
-    """Told by whoever looks at the topic."""
+    """Written by the watcher of the topic."""
 
     failure: Exception | None = None
     _thread: threading.Thread = field(init=False)

@@ -1,6 +1,6 @@
 """Columns of records as Arrow's record batches, in exactly the schema that Spark expects of this source.
 
-Nothing is copied: the arrays are made of the columns' own buffers. The schema is that of Spark's Kafka source; were an order or a type
+Nothing is copied: the arrays are the columns' own buffers. The schema is that of Spark's Kafka source; were an order or a type
 another one, Spark would refuse the batch (DATA_SOURCE_RETURN_SCHEMA_MISMATCH).
 """
 
@@ -38,7 +38,7 @@ _INT32 = struct.Struct("=i")
 
 
 class BatchMaker:
-    """Makes the batches of one partition. What is the same in all of them is made once."""
+    """Builds the batches of one partition. What is the same in all of them is built once."""
 
     def __init__(self, partition: TopicPartition, *, include_headers: bool) -> None:
         self._partition = partition

@@ -172,8 +172,8 @@ class Cluster:
         for topic in answer.topics if names is not None else ():
             if topic.error_code != ErrorCode.NONE:
                 _refuse_topic(topic.name or "", topic.error_code)
-        told = [topic.name or "" for topic in answer.topics if topic.error_code == ErrorCode.NONE]
-        return {name: self.leaders.topics[name] for name in told}
+        names = [topic.name or "" for topic in answer.topics if topic.error_code == ErrorCode.NONE]
+        return {name: self.leaders.topics[name] for name in names}
 
     def ask_metadata(self, names: Iterable[str] | None, deadline_ms: int, *, may_create: bool = False) -> MetadataResponse:
         """Ask a broker about topics, or about all, and learn what it says. An answer tells of errors, too.
@@ -302,11 +302,11 @@ class Cluster:
         answer = self.connection_to(broker_id, deadline_ms).request(request, deadline_ms)
         failure: RetriableError | None = None
         for name, one in ((topic.name, one) for topic in answer.topics for one in topic.partitions):
-            told = TopicPartition(name, one.partition_index)
+            listed = TopicPartition(name, one.partition_index)
             if one.error_code == ErrorCode.NONE:
-                found[told] = Found(one.offset, one.timestamp)
+                found[listed] = Found(one.offset, one.timestamp)
             else:
-                failure = RetriableError(self.on_partition_error(told, one.error_code, "list offsets of"))
+                failure = RetriableError(self.on_partition_error(listed, one.error_code, "list offsets of"))
         if failure is not None:
             raise failure
 

@@ -29,20 +29,20 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> Any:
         """Errors: OptionError."""
-        from lowtide.pipeline.batch_reader import BatchReader  # noqa: PLC0415 see the module
+        from lowtide.pipeline.batch_reader import BatchReader  # noqa: PLC0415 PySpark imports this module where it isn't needed
 
         return BatchReader(read_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 Spark's name
         """Errors: OptionError."""
-        from lowtide.pipeline.stream_reader import StreamReader  # noqa: PLC0415 see the module
+        from lowtide.pipeline.stream_reader import StreamReader  # noqa: PLC0415 PySpark imports this module where it isn't needed
 
         return StreamReader(read_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 Spark's signature
         """Errors: OptionError, SettingsError, SinkError: before anything is written."""
-        from lowtide.pipeline.sink_columns import SinkError  # noqa: PLC0415 see the module
-        from lowtide.pipeline.writer import BatchWriter, SinkSettings  # noqa: PLC0415 see the module
+        from lowtide.pipeline.sink_columns import SinkError  # noqa: PLC0415 PySpark imports this module where it isn't needed
+        from lowtide.pipeline.writer import BatchWriter, SinkSettings  # noqa: PLC0415 PySpark imports this module where it isn't needed
 
         if overwrite:
             raise SinkError('mode("overwrite") would have to delete what others have written: a topic is appended to, say mode("append")')
@@ -50,7 +50,7 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802 Spark's signature
         """Errors: OptionError, SettingsError, SinkError: before anything is written."""
-        from lowtide.pipeline.writer import SinkSettings, StreamWriter  # noqa: PLC0415 see the module
+        from lowtide.pipeline.writer import SinkSettings, StreamWriter  # noqa: PLC0415 PySpark imports this module where it isn't needed
 
         return StreamWriter(SinkSettings.of(self.options, column_types(schema)))
 

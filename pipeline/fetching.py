@@ -1,7 +1,7 @@
 """Reading one range of offsets, by whatever worker of Spark was given it.
 
 It asks the partition's leader itself, and finds the new one when the leader moves; it leaves out what `read_committed` leaves out, and
-checks every batch's CRC. A range that can't be had any more (deleted, truncated, the topic made anew) is lost: that ends the task, or,
+checks every batch's CRC. A range that can't be had any more (deleted, truncated, the topic created again) is lost: that ends the task, or,
 with `failOnDataLoss=false`, is skipped with a warning.
 
 Sources: Kafka's Fetcher, Spark's KafkaDataConsumer (what counts as lost).
@@ -173,20 +173,20 @@ class RangeReader:
         return self._checked(answer)
 
     def _checked(self, answer: FetchResponse) -> PartitionData:
-        """What was told of the partition. Errors: as those of `_fetch`."""
+        """The partition's row of the answer. Errors: as those of `_fetch`."""
         partitions = [one for topic in answer.responses for one in topic.partitions]
         if answer.error_code or len(partitions) != 1:
             self._cluster.forget(self._partition.topic)
             message = f"the broker answered with error {answer.error_code} and {len(partitions)} partitions"
             raise RetriableError(message)
-        told = partitions[0]
-        if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        row = partitions[0]
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range()
             message = f"{self._partition}: offset {self._next} is out of range"
             raise RetriableError(message)
-        if told.error_code:
-            raise RetriableError(self._cluster.on_partition_error(self._partition, told.error_code, "read"))
-        return told
+        if row.error_code:
+            raise RetriableError(self._cluster.on_partition_error(self._partition, row.error_code, "read"))
+        return row
 
     def _is_meant(self) -> bool:
         """Whether the topic that is known by the name is the planned one. Where none was planned, it is from now on."""
@@ -198,7 +198,7 @@ class RangeReader:
     def _check_topic(self) -> None:
         """The planned topic is still that of its name. Errors: MissingTopicsError."""
         if not self._is_meant():
-            message = f"topic {self._partition.topic} was deleted and made anew"
+            message = f"topic {self._partition.topic} was deleted and created again"
             raise MissingTopicsError(message, [self._partition.topic])
 
     # ------------------------------------------------------------------ what is lost

@@ -1,6 +1,6 @@
-"""Which broker leads which partition, as far as answers to Metadata have told. Values only; who asks, and when, is not here.
+"""Which broker leads which partition, as far as answers to Metadata say. Values only: this module decides neither whom to ask nor when.
 
-Brokers don't hear of changes at the same time, so an answer may be older than one that came before it. Of a topic with the same id a
+Brokers don't learn of changes at the same time, so an answer may be older than one that came before it. Of a topic with the same id a
 partition that is known stays known, and a leader of an older epoch is passed over (KIP-320). A topic with another id takes the place of
 the one that was known, whichever is newer: nothing tells.
 
@@ -41,12 +41,12 @@ class Topic(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Leaders:
-    """See the module."""
+    """The leaders of all partitions that were asked for."""
 
     addresses: dict[BrokerId, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
-    """Error codes of topics that couldn't be told when they were asked for last. What was known of one stays, unless it isn't there."""
+    """Error codes of topics that couldn't be described by the last answer. What was known of one stays, unless it isn't there."""
 
     def learn(self, answer: MetadataResponse) -> None:
         """Take over what a broker says."""
@@ -80,14 +80,14 @@ class Leaders:
         return [number for number in everyone if self.of(TopicPartition(topic, number)) is not None] or list(everyone)
 
 
-def _merged(known: Topic | None, told: MetadataResponseTopic) -> Topic:
-    """What is known of a topic after this was told."""
-    leaders = {row.partition_index: Leader(row.leader_id, row.leader_epoch) for row in told.partitions}
-    if known is None or known.topic_id != told.topic_id:
-        return Topic(told.topic_id, leaders, told.is_internal)
+def _merged(known: Topic | None, row: MetadataResponseTopic) -> Topic:
+    """What is known of a topic after this row of an answer."""
+    leaders = {each.partition_index: Leader(each.leader_id, each.leader_epoch) for each in row.partitions}
+    if known is None or known.topic_id != row.topic_id:
+        return Topic(row.topic_id, leaders, row.is_internal)
     for partition, leader in known.leaders.items():
         now = leaders.get(partition)
-        is_older = told.topic_id != ZERO_TOPIC_ID if now is None else 0 <= now.epoch < leader.epoch
+        is_older = row.topic_id != ZERO_TOPIC_ID if now is None else 0 <= now.epoch < leader.epoch
         if is_older:
             leaders[partition] = leader
-    return Topic(told.topic_id, dict(sorted(leaders.items())), told.is_internal)
+    return Topic(row.topic_id, dict(sorted(leaders.items())), row.is_internal)

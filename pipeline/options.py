@@ -1,7 +1,8 @@
 """The options of `format("lowtide")`: taking them from Spark's map and naming what is wrong with one.
 
-Names are those of Spark's Kafka source where it has them, in capitals or not, as everywhere in Spark. An option that nobody knows is
-refused: a misspelt `trimLag` must not delete what was to be kept. `kafka.*` goes to the client; what the client doesn't know is told, once.
+Names are those of Spark's Kafka source where it has them, in capitals or not, as everywhere in Spark. An unknown option is
+refused: a misspelt `trimLag` must not delete what was to be kept. `kafka.*` goes to the client; what the client doesn't know is reported,
+once.
 """
 
 from __future__ import annotations

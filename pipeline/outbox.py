@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Outbox:
-    """See the module."""
+    """Batches that wait, are sent, or are to be sent again, of all partitions."""
 
     limits: Limits
     split: Callable[[ProducerBatch], list[ProducerBatch]]

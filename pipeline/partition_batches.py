@@ -102,7 +102,7 @@ def stamp(batch: bytearray, producer_id: ProducerId, producer_epoch: ProducerEpo
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PartitionBatches:
-    """See the module."""
+    """The batches of one partition, in the order of their sequence numbers."""
 
     place: TopicPartition
     producer_id: ProducerId

@@ -2,7 +2,7 @@
 
 Keys are hashed by murmur2, so that a key goes where the Java client and Spark's own connector would send it. Rows without a key stay with
 one partition until about a batch is full, then go to the next (KIP-480, KIP-794): as many small batches would cost more.
-Whole columns at once: no object is made for a row.
+Whole columns at once: no object is created for a row.
 
 Source: Kafka's `Utils.murmur2`, `BuiltInPartitioner`.
 """

@@ -56,7 +56,7 @@ class Planner:
                 if self.cluster.deadline(0) >= missing_ms:
                     raise
                 time.sleep(_PAUSE_S)
-        # What a pattern finds may be trimmed: whoever means the brokers' own topics has to name them.
+        # What a pattern finds may be trimmed: the brokers' own topics have to be named.
         chosen = {name: topic for name, topic in topics.items() if subscription.selects(name) and not (by_pattern and topic.is_internal)}
         partitions = subscription.partitions or tuple(TopicPartition(name, one) for name, topic in chosen.items() for one in topic.leaders)
         for partition in subscription.partitions:

@@ -32,7 +32,7 @@ from lowtide.runtime.clock import Clock
 
 ACKS_ALL: Final = -1
 TOPICS_BY_NAME: Final = 12
-"""The last version of Produce in which topics have names: an id would have to be learned anew when a topic is made anew."""
+"""The last version of Produce in which topics have names: an id would have to be learned again when a topic is created again."""
 
 SLACK_MS: Final = 2000
 """How much longer than the broker itself we wait, so that its own REQUEST_TIMED_OUT arrives."""
@@ -56,7 +56,7 @@ class _Link:
 
 
 class Producer:
-    """See the module. Not to be shared between threads."""
+    """An idempotent producer over blocking connections. Not to be shared between threads."""
 
     def __init__(self, settings: ProducerSettings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -143,7 +143,7 @@ class Producer:
         if wait:
             wait_ms = min(self._outbox.wait_ms(now_ms), _LONGEST_WAIT_MS)
             if not any(link.sent for link in self._links.values()):
-                # Nobody could be sent to: leaders are asked for, or connected to, again soon.
+                # Nothing could be sent: leaders are asked for, or connected to, again soon.
                 wait_ms = max(1, min(wait_ms, self._rest_ms(1)))
         self._receive(wait_ms)
 
@@ -222,8 +222,8 @@ class Producer:
             if row is None:
                 self._outbox.on_lost([batch], f"broker {link.connection.address}: its answer lacks the partition", now_ms)
                 continue
-            told = Answer(code=row.error_code, log_start_offset=row.log_start_offset, message=row.error_message)
-            if not self._outbox.on_answer(batch, told, now_ms):
+            answered = Answer(code=row.error_code, log_start_offset=row.log_start_offset, message=row.error_message)
+            if not self._outbox.on_answer(batch, answered, now_ms):
                 self._is_stale = True
 
     def _lose(self, broker: BrokerId, why: str) -> None:
@@ -292,7 +292,7 @@ class Producer:
             raise ProduceError(str(error), place=place, code=code) from error
 
     def _renew_after_a_pause(self) -> None:
-        """Connections that were idle for long are opened anew: brokers close theirs, and a refusal costs a retry."""
+        """Connections that were idle for long are opened again: brokers close theirs, and a refusal costs a retry."""
         now_ms = self._clock.monotonic_ms()
         idle_max_ms = self.settings.client.connections_max_idle_ms
         if self._outbox.is_empty and 0 <= idle_max_ms < now_ms - self._last_use_ms:

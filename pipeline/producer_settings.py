@@ -1,7 +1,7 @@
-"""What a producer may be told, by the keys of Kafka's producer.
+"""The settings of a producer, by the keys of Kafka's producer.
 
 Lowtide's producer is always idempotent and always waits for all in-sync replicas: the keys that would make it less are refused, not passed
-over, for whoever sets them expects something. Keys of the connection are read by `lowtide.admin.settings`.
+over, because a user who sets them expects an effect. Keys of the connection are read by `lowtide.admin.settings`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Spark compares it as text. Beside the topics stand notes of our own, under names
 
 | name         | holds                                        | why                                                                       |
 |--------------|----------------------------------------------|---------------------------------------------------------------------------|
-| `@topicIds`  | the id of each topic, while the query trims  | a topic that was made anew must not be trimmed, nor read on               |
+| `@topicIds`  | the id of each topic, while the query trims  | a topic that was created again must not be trimmed or read                 |
 | `@startedAt` | in the first batch's end: where it began     | Spark asks again where to begin when it repeats the first batch           |
 
 Sources: Spark's KafkaMicroBatchStream (rate limits), KafkaOffsetRangeCalculator (splitting), JsonUtils.
@@ -63,7 +63,7 @@ def positions_from_json(value: Mapping[str, Any]) -> Positions:
             continue
         if not isinstance(partitions, Mapping):
             message = f"{topic} has {partitions!r} in place of its partitions"
-            raise ValueError(message)  # noqa: TRY004 whoever gave the text gets one kind of error
+            raise ValueError(message)  # noqa: TRY004 the caller gets one kind of error
         for partition, offset in partitions.items():
             number = _whole(partition, 0, _PARTITION_MAX, f"a partition of {topic}")
             found[TopicPartition(topic, number)] = _whole(offset, -_OFFSET_MAX, _OFFSET_MAX, f"{topic}-{number}")

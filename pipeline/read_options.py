@@ -162,7 +162,7 @@ def _assigned(value: Any) -> tuple[TopicPartition, ...]:
     """From `{"topic": [0, 1]}`. Errors: ValueError."""
     expected = 'allowed is JSON such as {"topic": [0, 1]}'
     if not isinstance(value, dict):
-        raise ValueError(expected)  # noqa: TRY004 told as an option's error
+        raise ValueError(expected)  # noqa: TRY004 reported as an option's error
     for topic, partitions in value.items():
         if not topic or not isinstance(partitions, list) or not all(type(one) is int and 0 <= one < 2**31 for one in partitions):
             raise ValueError(expected)

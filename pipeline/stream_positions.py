@@ -73,7 +73,7 @@ class StreamPositions:
         """Where the batch that begins at `start_json` ends; `start_json` itself, if there is to be none.
 
         A batch takes `rows_max` at most, and waits until there are `rows_min`, or it is late. Without either it is what there is.
-        Errors: DataLossError, when a topic was made anew; those of the planner.
+        Errors: DataLossError, when a topic was created again; those of the planner.
         """
         start = positions_from_json(start_json)
         self._on_start(start, _topic_ids(start_json))
@@ -97,8 +97,8 @@ class StreamPositions:
         """The tasks of a batch. The same for the same offsets, also after a crash. Errors: DataLossError, those of the planner."""
         start, end = positions_from_json(end_json.get(STARTED_AT, start_json)), positions_from_json(end_json)
         ids, old_ids = _topic_ids(end_json), _topic_ids(start_json)
-        anew = {topic for topic, old_id in old_ids.items() if ids.get(topic, old_id) != old_id}  # `latest` has told it.
-        start = {partition: offset for partition, offset in start.items() if partition.topic not in anew}
+        replaced = {topic for topic, old_id in old_ids.items() if ids.get(topic, old_id) != old_id}  # `latest` has reported it.
+        start = {partition: offset for partition, offset in start.items() if partition.topic not in replaced}
         gone = sorted(set(start) - set(end))
         if gone:
             self._planner.on_lost(f"{', '.join(map(str, gone))} can't be read on: the topic has no such partition any more")
@@ -115,7 +115,7 @@ class StreamPositions:
     def _on_start(self, start: Positions, ids: Mapping[str, TopicId]) -> None:
         """A start is the end of the last batch that was written down, unless it is where the query began.
 
-        That is so except with asynchronous progress tracking, of which a source isn't told; but it is refused with `availableNow`.
+        That is so except with asynchronous progress tracking, which a source doesn't see; but it is refused with `availableNow`.
         """
         if start != self._initial and (self._options.trim.is_eager or self._target is not None):
             self._consume(start, ids)
@@ -147,7 +147,7 @@ class StreamPositions:
         return self._latest
 
     def _is_behind(self, start: Positions) -> bool:
-        """Whether the cluster has told less than the query has read already.
+        """Whether the cluster has returned less than the query has read already.
 
         A new leader may not know its high watermark yet (KAFKA-7703), and a broker may not have heard of a new partition.
         """
@@ -161,7 +161,7 @@ class StreamPositions:
         for topic, old_id in _topic_ids(start_json).items():
             new_id = self._selected.topic_ids.get(topic, old_id)
             if new_id not in (old_id, ZERO_TOPIC_ID):
-                self._planner.on_lost(f"topic {topic} was deleted and made anew since the query read it last")
+                self._planner.on_lost(f"topic {topic} was deleted and created again since the query read it last")
                 begins = {partition: offset for partition, offset in begins.items() if partition.topic != topic}
         added = [partition for partition in self._selected.partitions if partition not in begins]
         return begins | self._planner.earliest(added)

@@ -1,6 +1,6 @@
 """Deleting what a query has durably consumed, behind its back: a thread that is given positions and trims topics to them.
 
-Trimming is a best effort: whatever fails is told in a line of the log and tried again with the next positions, which cover the missed
+Trimming is a best effort: a failure is a line in the log and is tried again with the next positions, which cover the missed
 ones. Nothing here raises, and nothing waits for a slow replica, but for the last trim of a query that is ending.
 
 Guards: only positions that were given are trimmed to, less the lag; where a group's position or the age of records is in doubt, nothing
@@ -28,7 +28,7 @@ from lowtide.runtime.clock import Clock, SystemClock
 log = logging.getLogger(__name__)
 
 REPEAT_MS: Final = 60_000
-"""The same complaint isn't told again sooner."""
+"""The same warning isn't logged again sooner."""
 
 
 class Admin(Protocol):
@@ -227,7 +227,7 @@ class Trimmer:
         return wanted
 
     def _tell(self, message: str) -> None:
-        """A warning, unless the same was told lately."""
+        """A warning, unless the same was logged lately."""
         now_ms = self._clock.monotonic_ms()
         self._told = {text: told_ms for text, told_ms in self._told.items() if now_ms - told_ms < REPEAT_MS}
         if message not in self._told:

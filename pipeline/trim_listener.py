@@ -38,7 +38,7 @@ OFFSET_LOG_HEAD: Final = 2
 
 
 class TrimListener(StreamingQueryListener):  # type: ignore[misc]
-    """See the module. Its methods raise nothing: what goes wrong is in the log."""
+    """Trims behind each batch that a query has committed. Its methods raise nothing: what goes wrong is in the log."""
 
     def __init__(
         self,
@@ -124,14 +124,14 @@ class TrimListener(StreamingQueryListener):  # type: ignore[misc]
 
 
 def least_positions(queries: Mapping[str, frozenset[str]], positions: Mapping[str, Consumed]) -> tuple[Positions, dict[str, TopicId]]:
-    """What all queries have consumed that were declared for a topic. A partition that one of them hasn't told of isn't in it."""
+    """What all queries have consumed that were declared for a topic. A partition that one of them hasn't reported isn't in it."""
     least: Positions = {}
     ids: dict[str, TopicId] = {}
     for topic in sorted(frozenset().union(*queries.values())):
-        told = [positions.get(name) for name, topics in queries.items() if topic in topics]
-        if any(one is None for one in told):
+        reported = [positions.get(name) for name, topics in queries.items() if topic in topics]
+        if any(one is None for one in reported):
             continue
-        readers = [one for one in told if one is not None]
+        readers = [one for one in reported if one is not None]
         known = {one.topic_ids[topic] for one in readers if topic in one.topic_ids}
         if len(known) > 1:
             continue  # One of them has read a topic of this name that is gone.

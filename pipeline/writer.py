@@ -35,7 +35,7 @@ from lowtide.runtime.clock import SystemClock
 log = logging.getLogger(__name__)
 
 _OF_SPARK = ("checkpointLocation", "path", "includeHeaders")
-"""Options that reach a sink and are somebody else's. (Headers are written where there is a column of that name.)"""
+"""Options that reach a sink and belong to other parts of Spark. (Headers are written where there is a column of that name.)"""
 
 RECORD_BYTES_MAX = 64 << 20
 """One record, in its batch: Kafka's brokers don't take requests of more than 100 MB (`socket.request.max.bytes`)."""

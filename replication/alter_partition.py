@@ -1,6 +1,6 @@
 """How a leader writes changes of ISRs: one transaction for several partitions, with all that it relies on compared.
 
-Compared are each partition's record, so that nobody's change is lost (KIP-497); of every other member of a new ISR its registration, so
+Compared are each partition's record, so that no change is lost (KIP-497); of every other member of a new ISR its registration, so
 that no earlier life of a broker is in sync (KIP-903), and that it doesn't want to stop (KIP-841). The leader's own registration is the
 session's fence. The controller has no part in it.
 """

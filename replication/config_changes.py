@@ -1,7 +1,7 @@
 """Changes of what is set on topics, brokers and groups: what follows from the operations of a request, and the plan that writes it.
 
 Guards: a plan compares the very configuration it was decided on, so that of two changes at once none undoes the other: the later one
-conflicts and is decided anew. A topic's plan compares the topic too, so that nothing is set on one that was deleted meanwhile.
+conflicts and is decided again. A topic's plan compares the topic too, so that nothing is set on one that was deleted meanwhile.
 
 Does not do: checking keys and values (the caller's). Source: Kafka's `ConfigurationControlManager`, KIP-339.
 """

@@ -24,7 +24,7 @@ from lowtide.replication.steps import MAX_STEP_COMPARES
 
 
 class TopicDeletion(msgspec.Struct, frozen=True):
-    """One row of a DeleteTopics answer: a topic to delete, or a refusal. Name and id as they are told to the client.
+    """One row of a DeleteTopics answer: a topic to delete, or a refusal. Name and id as the client gets them.
 
     `by_id`: the client named the topic by its id.
     """
@@ -73,7 +73,7 @@ def _no_such_topic(*, by_id: bool) -> Refusal:
 def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan | Refusal:
     """How to delete the topic that a row means, or the row's refusal; when it was deleted since, the one for a topic that doesn't exist.
 
-    A topic that was made anew under the same name is another topic, and stays.
+    A topic that was created again under the same name is another topic, and stays.
     """
     if deletion.refusal is not None:
         return deletion.refusal

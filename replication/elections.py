@@ -160,7 +160,7 @@ class _Voters:
 
         Members count as long as their broker lives under the registration of their membership; the others are dropped while such a one
         is there. A broker that is about to stop is dropped too, unless no other member lives. When none lives, but a member has come
-        back under a new registration, the first of those leads alone. When nobody can lead, the set stays as it is: what its last
+        back under a new registration, the first of those leads alone. When no replica can lead, the set stays as it is: what its last
         members have is what was acknowledged.
         """
         if self.good:

@@ -75,7 +75,7 @@ def _unthrottled(_following: Following) -> int:
 
 
 class FetchPlan:
-    """See the module. One for each leader."""
+    """Which partitions to fetch from a leader, and when. One for each leader."""
 
     def __init__(self, broker_id: BrokerId, *, version: int = FETCH_VERSION, throttle: Throttle = _unthrottled) -> None:
         """`broker_id` is our own. `version` is `FETCH_VERSION` or `OLD_FETCH_VERSION`.
@@ -109,7 +109,7 @@ class FetchPlan:
         self._by_row[self._row_id(following)] = following
         self.touch(following)
         if _awaits_disk(following):
-            # What was received in another leader epoch, perhaps from another leader, whose plan will hear of it and this one won't.
+            # What was received in another leader epoch, perhaps from another leader, whose plan handles it.
             self._awaited[following.key] = following
 
     def remove(self, key: TopicPartition) -> None:

@@ -71,7 +71,7 @@ class Following(msgspec.Struct, kw_only=True):
     delayed_until_ms: int = 0
     backoff_ms: int = 0
     warned_ms: int = NEVER_MS
-    """When somebody was told that it isn't fetched for a while."""
+    """When it was last logged that it isn't fetched for a while."""
     heard: bool = False
     """Whether the leader has answered in this leader epoch that nothing diverges."""
     received_log_start: Offset = UNKNOWN_OFFSET
@@ -211,20 +211,20 @@ def truncation(log: Log, leader_epoch: LeaderEpoch, end_offset: Offset) -> Trunc
 
 
 def note_truncated(log: Log, step: Truncate) -> None:
-    """The log was cut. One that has nothing left takes the leader's word for the epoch below, or it would be told the same again."""
+    """The log was cut. One that has nothing left takes the leader's word for the epoch below, or it would get the same answer again."""
     if log.log_end_offset == log.log_start_offset and step.epoch >= 0:
         log.leader_epochs.assign(step.epoch, log.log_end_offset)
 
 
 def first_truncation(log: Log) -> Truncate | None:
-    """What has to go before anything is fetched or asked: without leader epochs nobody can tell what diverges above the high watermark."""
+    """What has to go before anything is fetched or asked: without leader epochs it is not known what diverges above the high watermark."""
     if log.leader_epochs.latest == NO_LEADER_EPOCH and log.high_watermark < log.log_end_offset:
         return Truncate(log.high_watermark)
     return None
 
 
 def decide_range(following: Following, leader_log_start: Offset, leader_log_end: Offset) -> Decision:
-    """What to do when the leader found our log end out of range, and then told its own log start and end.
+    """What to do when the leader found our log end out of range, and then returned its own log start and end.
 
     Ahead of the leader: what it doesn't have goes. That loses records only where an unclean election, or a leader that lost its disk, has
     lost them before. Below its log start: a new beginning. Neither: the answer is out of date by now, and nothing is touched.

@@ -1,8 +1,8 @@
 """Whether a follower may answer consumers: rule DR7.
 
 A deleted record must not be read from a follower that doesn't know of the delete yet. So a follower serves only while its own visible log
-start has reached the leader's, as an answer told it in this leader epoch, to a fetch that it sent under its present registration, not too
-long ago. A fetch session implies that what an answer doesn't name is unchanged; so the time of a session's last answered fetch is kept
+start has reached the leader's, as an answer reported it in this leader epoch, to a fetch that it sent under its present registration, not
+too long ago. A fetch session implies that what an answer doesn't name is unchanged; so the time of a session's last answered fetch is kept
 once for all of its partitions (`AnsweredFetches`).
 
 Asked at the moment of each answer. Time is passed in. Source: KIP-392 for reads from followers; the rest is ours.
@@ -46,7 +46,7 @@ class FollowerReads(msgspec.Struct):
         sent_ms: int,
         session: AnsweredFetches | None = None,
     ) -> None:
-        """An answer told the leader's log start; its fetch was sent at `sent_ms`, in this leader epoch, under this broker epoch.
+        """An answer has the leader's log start; its fetch was sent at `sent_ms`, in this leader epoch, under this broker epoch.
 
         While the partition stays in `session`, each answer in which it isn't named says the same again. A leader that tells no log start
         (-1, an old version) makes it unknown.
@@ -56,7 +56,7 @@ class FollowerReads(msgspec.Struct):
         self.heard_ms, self.session = sent_ms, session
 
     def leave_session(self) -> None:
-        """What the session hears from now on doesn't concern this partition."""
+        """What the session receives from now on doesn't concern this partition."""
         if self.session is not None:
             self.heard_ms, self.session = max(self.heard_ms, self.session.sent_ms), None
 

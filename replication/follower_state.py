@@ -48,7 +48,7 @@ class FollowerState(msgspec.Struct):
 
     `matches`: no record of it can be another one than the leader's of that offset. `told_log_start` is the log start that it was sent last.
     `leader_end_offset` is where the leader's log ended at the fetch that was noted last. `unseen_epoch` is the newest registration that the
-    leader's image didn't show when a fetch told it; the last such fetch came at `unseen_ms`.
+    leader's image didn't show when a fetch had it; the last such fetch came at `unseen_ms`.
     """
 
     broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH

@@ -99,7 +99,7 @@ class Leadership:
         self._count_isr()
 
     def follow_broker(self, broker_id: BrokerId, image: MetadataImage) -> bool:
-        """A broker came, went or registered anew: what it reported under an earlier registration is forgotten.
+        """A broker came, went or registered again: what it reported under an earlier registration is forgotten.
 
         Returns whether it has fetched before its registration was known here: the next fetch counts.
         """
@@ -142,9 +142,9 @@ class Leadership:
     def check_fetch(self, fetch: FollowerFetch, image: MetadataImage) -> ErrorCode:
         """Whether a follower's fetch may be served. Its leader epoch, if it has one, is ours.
 
-        `fetch.broker_epoch` is filled in where the version doesn't tell it and nobody relies on what is reported.
+        `fetch.broker_epoch` is filled in where the version lacks it and nothing relies on what is reported.
         Errors: UNKNOWN_LEADER_EPOCH, or NOT_LEADER_OR_FOLLOWER without an epoch, for who isn't a replica; NOT_LEADER_OR_FOLLOWER for a
-        registration that is over or isn't told. Source: Kafka's `Partition.followerReplicaOrThrow` and `Replica`.
+        registration that is over or isn't given. Source: Kafka's `Partition.followerReplicaOrThrow` and `Replica`.
         """
         follower = self.followers.get(fetch.broker_id)
         if follower is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def low_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) -> Offset:
-    """The smallest log start of all that must have a delete; -1 while one of them hasn't told its own."""
+    """The smallest log start of all that must have a delete; -1 while one of them hasn't reported its own."""
     lowest = leadership.log.log_start_offset
     for broker_id, follower in leadership.followers.items():
         if is_asked(leadership, broker_id, follower, image, now_ms):
@@ -44,7 +44,7 @@ def is_live(leadership: Leadership, broker_id: BrokerId, follower: FollowerState
 
 
 def reported_log_start(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> Offset:
-    """What this replica has told under its present registration, else -1."""
+    """What this replica has reported under its present registration, else -1."""
     if follower.may_have_registered(image.revision, leadership.lag_time_max_ms, now_ms):
         return UNKNOWN_OFFSET
     present = image.broker_epoch(broker_id)
@@ -54,7 +54,7 @@ def reported_log_start(leadership: Leadership, broker_id: BrokerId, follower: Fo
 def slow_at_ms(leadership: Leadership, image: MetadataImage, now_ms: int) -> int | None:
     """When the first live replica outside the maximal ISR, or registration that isn't shown, will have been silent for too long.
 
-    That is no event of its own: whoever waits for the low watermark must look again then (rule DR4). None without any.
+    That is no event of its own: operations that wait for the low watermark must look again then (rule DR4). None without any.
     """
     limit_ms, times = leadership.lag_time_max_ms, []
     for broker_id, follower in leadership.followers.items():

@@ -108,7 +108,7 @@ def _check_assignments(
 
 
 def _growth_plan(image: MetadataImage, topic: TopicImage, placed: Sequence[tuple[BrokerId, ...]]) -> ChangePlan:
-    """Partitions in chunks, the new count with the last: what a plan that is cut short leaves behind is counted by nobody.
+    """Partitions in chunks, the new count with the last: what a plan that is cut short leaves behind is not counted.
 
     Every step compares the topic's record. Without that, a plan that lost the race to another growth would overwrite partitions that are
     led already.

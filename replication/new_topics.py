@@ -49,7 +49,7 @@ class NewTopic(msgspec.Struct, frozen=True):
 
 
 class TopicCreation(msgspec.Struct, frozen=True):
-    """How a topic is made, and what the client is told of it."""
+    """How a topic is created, and what the client gets of it."""
 
     plan: ChangePlan
     topic_id: TopicId
@@ -68,7 +68,7 @@ def new_topic_id(random: Random) -> TopicId:
 
 
 def check_new_topics(topics: Sequence[NewTopic], *, default_partition_count: int) -> Refusal | None:
-    """Whether a request asks for too many partitions in all; then none of its topics is made."""
+    """Whether a request asks for too many partitions in all; then none of its topics is created."""
     total = 0
     for topic in topics:
         count = default_partition_count if topic.partition_count == BROKER_DEFAULT else max(0, topic.partition_count)
@@ -206,7 +206,7 @@ def plan_producer_ids_from(producer_id: ProducerId) -> ChangePlan:
 
 
 def _in_steps(partitions: Sequence[Put], head: Sequence[Put], compares: Sequence[Compare]) -> ChangePlan:
-    """Partitions first, in chunks; the topic's record last, with the last chunk: until then nobody sees any of it."""
+    """Partitions first, in chunks; the topic's record last, with the last chunk: until then none of it is visible."""
     chunks = [tuple(partitions[start : start + STEP_PARTITIONS]) for start in range(0, len(partitions), STEP_PARTITIONS)]
     last = Step((*head, *chunks[-1]), tuple(compares[:MAX_STEP_COMPARES]))
     return ChangePlan((*(Step(chunk) for chunk in chunks[:-1]), last))

@@ -55,7 +55,7 @@ class PartitionChange(Enum):
 
 
 class PartitionWatcher(Protocol):
-    """Who is told of every change of a partition."""
+    """A watcher of every change of a partition."""
 
     def on_partition_changed(self, change: PartitionChange) -> None:
         """Take note; nothing is answered from within this call."""
@@ -144,7 +144,7 @@ class Partition:
         return self.leader_id == self.local_broker_id
 
     def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
-        """How far deletes have reached everybody who must have them (rule DR3); -1 while one of them hasn't told.
+        """How far deletes have reached all replicas that must have them (rule DR3); -1 while one of them hasn't reported.
 
         Of the only replica its log start. `now_ms` is monotonic, here and below.
         """
@@ -180,7 +180,7 @@ class Partition:
         return changed
 
     def tell(self, change: PartitionChange) -> None:
-        """Something has changed that watchers must hear of."""
+        """Something has changed that watchers must see."""
         for watcher in list(self.watchers):
             watcher.on_partition_changed(change)
 

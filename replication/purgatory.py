@@ -6,7 +6,7 @@ for failures; `expire` makes ready what is past its deadline. What is ready is c
 loop, so that many appends complete an operation once.
 
 Invariant: an operation that was removed is never handed out again; one that is handed out is no longer watched until it is watched
-anew. Pure: time is passed in, nothing here calls an operation.
+again. Pure: time is passed in, nothing here calls an operation.
 
 Sources: Kafka's purgatory (`DelayedOperation`), with thresholds instead of re-evaluation of every watcher; deadlines lie in buckets.
 """
@@ -52,7 +52,7 @@ class _Watchers:
 
 
 class DelayedOperationPurgatory(Generic[KeyT]):
-    """See the module. One instance for each kind of wait, so that thresholds of one key mean one thing."""
+    """Operations that wait for thresholds of keys. One instance for each kind of wait, so that thresholds of one key mean one thing."""
 
     def __init__(self, *, maximum_per_key: int) -> None:
         """`maximum_per_key` bounds the operations that may watch one key."""

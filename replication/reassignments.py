@@ -1,7 +1,7 @@
 """What the controller decides about giving partitions other replicas (KIP-455).
 
 A reassignment keeps the old replicas beside the new ones until the whole target is in sync; `elections` completes it then. One asked
-for meanwhile takes its place: what the first was adding goes at once, or, while nobody else in sync is alive, with the old replicas.
+for meanwhile takes its place: what the first was adding goes at once, or, while no other in-sync replica is alive, with the old replicas.
 
 Pure: an image and a wish go in, a plan of changes and an outcome for each partition come out.
 Guards: cancelling, or changing one's mind, never empties an in-sync set, and elects uncleanly only where that is allowed.
@@ -40,7 +40,7 @@ class Reassignment(msgspec.Struct, frozen=True):
 
 
 class PartitionsPlan(msgspec.Struct, frozen=True):
-    """How partitions are changed, and what is told of each, in the order of the wishes; None is a success."""
+    """How partitions are changed, and the answer about each, in the order of the wishes; None is a success."""
 
     plan: ChangePlan
     outcomes: Sequence[Refusal | None]

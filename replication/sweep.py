@@ -1,4 +1,4 @@
-"""What the controller tidies up: leftovers of earlier controllers, marks that nobody needs any more; and what the cluster agrees on."""
+"""What the controller tidies up: leftovers of earlier controllers, marks that are not needed any more; and what the cluster agrees on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGREED: Final = FeaturesRecord(log_start_reporting=1)
 
 
 def plan_sweep(image: MetadataImage) -> ChangePlan:
-    """Delete partitions that no topic counts and that were written before this controller was elected: nobody is making them any more.
+    """Delete partitions that no topic counts and that were written before this controller was elected: none is being created.
 
     A creation or growth by an earlier controller can't go on, for its fence is gone; one by this controller has newer revisions. Each is
     compared: a growth of its topic may write it again at any time.

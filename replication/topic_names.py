@@ -1,4 +1,4 @@
-"""The names of topics: which are legal, and which can't be told apart.
+"""The names of topics: which are legal, and which collide.
 
 Sources: Kafka's `Topic` and `ReplicationControlManager.validateNewTopicNames`.
 """

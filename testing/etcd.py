@@ -26,7 +26,7 @@ STOP_LIMIT_S = 60.0
 _LOOK_AGAIN_S = 0.01
 _ANSWER_LIMIT_S = 1.0
 _PORT_ATTEMPTS = 5
-"""A free port may be taken by somebody else before etcd listens there."""
+"""A free port may be taken by another process before etcd listens there."""
 
 HEARTBEAT_MS, ELECTION_MS = 20, 200
 """A fifth of etcd's own settings: a member is there sooner, and leases may be as short as a second."""

@@ -14,7 +14,7 @@ PORTS_END: Final = 32_768
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, and that no outgoing connection is given while a server is away from its own."""
+    """Ports that no process listens on now, and that no outgoing connection is given while a server is away from its own."""
     sockets: list[socket.socket] = []
     try:
         while len(sockets) < count:

@@ -38,6 +38,6 @@ def lowtide_cluster() -> Iterator[LowtideCluster]:
 
 @pytest.fixture
 def lowtide_topic(request: pytest.FixtureRequest) -> str:
-    """A topic name of this test's own. The topic itself is made by whoever uses it."""
+    """A topic name of this test's own. The test creates the topic itself."""
     stem = re.sub(r"[^a-zA-Z0-9._-]", "-", request.node.name)[:_LONGEST_TOPIC_STEM]
     return f"{stem}-{uuid.uuid4().hex[:8]}"

@@ -124,7 +124,7 @@ def test_a_topic_made_anew_is_left_alone(admin: BlockingAdminClient, three: Lowt
     fill(three.bootstrap, topic)
     error = admin.delete_records({first: 5}, topic_ids=ids)[first]
     assert isinstance(error, DeleteRecordsError)
-    assert "made anew" in str(error)
+    assert "created again" in str(error)
     listed = admin.list_offsets({first: OffsetSpec.EARLIEST})[first]
     assert not isinstance(listed, Exception)
     assert listed.offset == 0

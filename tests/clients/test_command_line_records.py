@@ -260,7 +260,7 @@ def test_a_topic_made_anew_is_not_swept(lowtide: SimpleNamespace, other: Driver,
     other.produce(topic, [Sent(b"k", b"v")] * 3)
     before = other.offsets(topic, [0])
     told = answer(*words, bootstrap=lowtide.bootstrap, code=1)
-    assert "was made anew" in told["failures"][0]["reason"]
+    assert "was created again" in told["failures"][0]["reason"]
     assert other.offsets(topic, [0]) == before
 
 

@@ -25,7 +25,7 @@ def test_a_name_is_given_once(library: Driver, lowtide_topic: str) -> None:
 
 
 def test_a_deleted_topic_is_gone_and_its_name_begins_anew(library: Driver, client: Driver, topic: str) -> None:
-    """A topic made anew under an old name begins at offset 0 with nothing in it."""
+    """A topic created again under an old name begins at offset 0 with nothing in it."""
     client.produce(topic, [Sent(b"k", b"old")] * 3)
     library.delete_topic(topic)
     until(lambda: client.partition_count(topic) is None)

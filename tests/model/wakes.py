@@ -29,7 +29,7 @@ class Event(Enum):
     SELF_FENCED = "we fence ourselves"
     LEADERSHIP = "another broker leads"
     LEADERSHIP_FLIPS = "we see at once that we lost the leadership and have it again"
-    ANEW = "we see at once that the topic was deleted and made anew, and that we lead it"
+    ANEW = "we see at once that the topic was deleted and created again, and that we lead it"
     DELETED = "the partition is deleted"
     RETURNED = "the follower's broker returns"
     DEADLINE = "the deadline passes"

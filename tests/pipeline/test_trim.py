@@ -114,7 +114,7 @@ def test_a_topic_that_was_made_anew_is_neither_trimmed_nor_read_on(run, topic, f
     until(lambda: topic not in admin.list_topics(timeout=30).topics, "the topic is gone")
     make_topic(lowtide.bootstrap, topic, 2)
     fill(topic, {0: 9, 1: 9})
-    with pytest.raises(PySparkException, match=f"topic {topic} was deleted and made anew since the query read it last"):
+    with pytest.raises(PySparkException, match=f"topic {topic} was deleted and created again since the query read it last"):
         run(topic, trim="commit", **EARLIEST)
     assert begins(topic) == [0, 0]
     again = run(topic, trim="commit", failOnDataLoss="false", **EARLIEST)

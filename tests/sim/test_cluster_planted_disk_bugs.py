@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the 
 ROOM = ("no room at times", "full disk", "leader move", "fast restart", "replica leaves while it waits", "cut off")
 SHORT_OF_ROOM = ("no room at times", "pause", "leader move", "fast restart")
 COMPACTING = ("no room at times", "leader move")
-LEAVING = ("replica leaves while it waits", "topic made anew")
+LEAVING = ("replica leaves while it waits", "topic created again")
 
 
 def never_passing(patch: Patch, module: Any) -> None:

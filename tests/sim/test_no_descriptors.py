@@ -27,7 +27,7 @@ FAULTS = (
     "replicas",
     "controlled shutdown",
     "follower back and leader dead",
-    "topic made anew",
+    "topic created again",
 )
 
 pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass searches them")

@@ -177,7 +177,7 @@ def test_groups_delete_what_all_of_them_have_consumed():
 
 
 def test_a_commit_for_a_topic_that_is_gone_is_not_believed():
-    """Its leader epoch is above the partition's: the topic was made anew since."""
+    """Its leader epoch is above the partition's: the topic was created again since."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -195,7 +195,7 @@ def test_another_topic_of_the_name_is_left_alone():
         async with cluster.client() as admin:
             error = failure((await admin.delete_records({P0: 5}, topic_ids={"t": OTHER_ID}))[P0])
             assert error.stage is DeleteStage.FINDING_LEADER
-            assert "made anew" in str(error)
+            assert "created again" in str(error)
             assert await admin.delete_records({P0: 5}, topic_ids={"t": b"\1" * 16}) == {P0: DeletedRecords(5, 5)}
         assert cluster.deletes() == [(1, {P0: 5})]
 
@@ -216,7 +216,7 @@ def test_a_topic_made_anew_between_two_attempts_is_left_alone(target: int):
         cluster.scripts[1, ApiKey.DELETE_RECORDS] = anew
         async with cluster.client() as admin:
             error = failure((await admin.delete_records({P0: target}))[P0])
-        assert "made anew" in str(error)
+        assert "created again" in str(error)
         assert len(cluster.deletes()) == 1
         assert cluster.partition("t").log_start == 0
 
@@ -236,7 +236,7 @@ def test_a_topic_made_anew_while_the_offset_was_looked_up_is_left_alone():
 
         cluster.scripts[2, ApiKey.LIST_OFFSETS] = anew
         async with cluster.client() as admin:
-            assert "made anew" in str(failure((await admin.delete_records({P0: -1}))[P0]))
+            assert "created again" in str(failure((await admin.delete_records({P0: -1}))[P0]))
         assert cluster.deletes() == []
 
     simulated(test)

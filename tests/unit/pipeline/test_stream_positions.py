@@ -155,7 +155,7 @@ def test_a_topic_that_was_made_anew_ends_the_query_or_is_begun_from_its_start():
         stream.cluster.topic_id, stream.cluster.ends = OTHER_ID, {T0: 7, T1: 7}
         stream.later()
         if not lossy:
-            with pytest.raises(DataLossError, match="topic t was deleted and made anew"):
+            with pytest.raises(DataLossError, match="topic t was deleted and created again"):
                 stream.run.latest(start)
             continue
         end = stream.run.latest(start)

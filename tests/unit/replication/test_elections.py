@@ -271,7 +271,7 @@ def test_configs_are_no_topic() -> None:
     ],
 )
 def test_who_leads_without_having_been_in_sync_is_found(was: PartitionImage, now: PartitionImage, leader: int | None) -> None:
-    """Also where the configuration that allows it comes with the same image; a topic made anew has nothing to do with an earlier one."""
+    """Also where the configuration that allows it comes with the same image; a topic created again is another one."""
     well = partition()
     old, new = image_of(ALIVE, partitions=(well, was)), image_of(ALIVE, partitions=(well, now), configs={"a": "b"})
     expected = {} if leader is None else {("t", 1): leader}

@@ -115,7 +115,7 @@ def test_a_creation_that_lost_the_race_is_told_so() -> None:
     ],
 )
 def test_a_deletion_that_lost_the_race_is_told_so(later: MetadataImage, expected: ErrorCode, *, by_id: bool) -> None:
-    """And leaves alone what was made anew under the name."""
+    """And leaves alone what was created again under the name."""
     session = Session(image(5, topic()), conflict(later))
     topics = administrator(session)
     (row,) = topics.resolve([(None, ID) if by_id else ("t", ZERO_TOPIC_ID)])
