@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from lowtide.admin.errors import ConnectionFailedError, UnsupportedVersionError, error_of
 from lowtide.protocol.client.connection import ClientConnection
 from lowtide.protocol.client.opening import Ask, Opening
-from lowtide.protocol.client.versions import Refused
+from lowtide.protocol.client.refused import Refused
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.random import system_random
 from lowtide.runtime.tls import TlsError, client_context

@@ -20,8 +20,8 @@ from lowtide.admin.first_answer import FirstAnswer
 from lowtide.admin.patience import Deadline
 from lowtide.admin.settings import Address, ClientSettings
 from lowtide.protocol.client.opening import SOFTWARE_NAME, SOFTWARE_VERSION
+from lowtide.protocol.client.refused import Refused
 from lowtide.protocol.client.retries import SILENT_MS, is_retriable
-from lowtide.protocol.client.versions import Refused
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

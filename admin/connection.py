@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from lowtide.admin.errors import AuthenticationFailedError, ConnectionFailedError, error_of
 from lowtide.protocol.client.connection import NEVER_MS, ClientConnection
 from lowtide.protocol.client.opening import Ask, Opening
-from lowtide.protocol.client.versions import Refused
+from lowtide.protocol.client.refused import Refused
 from lowtide.runtime.network import connect
 
 if TYPE_CHECKING:

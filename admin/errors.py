@@ -6,7 +6,7 @@ concerns the whole call is raised. All are `AdminError`.
 
 from __future__ import annotations
 
-from lowtide.protocol.client.versions import Refusal, Refused
+from lowtide.protocol.client.refused import Refusal, Refused
 from lowtide.protocol.errors import ErrorCode
 
 

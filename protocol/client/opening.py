@@ -24,8 +24,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.client.refused import Refusal, Refused
 from lowtide.protocol.client.sasl import SaslError, SaslExchange
-from lowtide.protocol.client.versions import ApiVersions, Refusal, Refused
+from lowtide.protocol.client.versions import ApiVersions
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest

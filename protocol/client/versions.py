@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lowtide.protocol.api_keys import API_ASKED, ApiKey, response_header_is_flexible
+from lowtide.protocol.client.refused import Refusal, Refused
 from lowtide.protocol.compiler import Codec, codec_for
 from lowtide.protocol.errors import ErrorCode
 
@@ -19,25 +19,6 @@ if TYPE_CHECKING:
 
 _KEYS: Final[Mapping[type[ApiMessage], ApiKey]] = {spec.request: key for key, spec in API_ASKED.items()}
 _ERROR_CODE: Final = struct.Struct(">h")
-
-
-class Refusal(Enum):
-    """Why a client and a broker don't get on."""
-
-    AUTHENTICATION = "authentication"
-    """One side doesn't accept who the other is. Trying again changes nothing."""
-    VERSION = "version"
-    """There is no version of an API that both speak."""
-    ANSWER = "answer"
-    """The broker answered with an error code."""
-
-
-class Refused(NamedTuple):
-    """The end of an attempt, as a value: shells raise their own errors. `code` is the broker's error code, for `Refusal.ANSWER`."""
-
-    kind: Refusal
-    reason: str
-    code: int = ErrorCode.NONE
 
 
 class Feature(NamedTuple):

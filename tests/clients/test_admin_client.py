@@ -11,6 +11,7 @@ import pytest
 from lowtide import AdminClient, BlockingAdminClient, LowtideCluster, TopicPartition
 from lowtide.admin import (
     BrokerAnsweredError,
+    ClientSettings,
     Committed,
     CommittedOffset,
     ConfigChange,
@@ -28,8 +29,12 @@ from lowtide.admin import (
     Timestamp,
     TopicDescription,
 )
+from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.records import iterate_batches, iterate_records
+from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.tls import TlsError
 from lowtide.testing.free_ports import free_ports
 
 from .driver_confluent import Confluent
@@ -253,6 +258,16 @@ def test_tls(lowtide_topic: str) -> None:
         plain = {"bootstrap.servers": f"127.0.0.1:{port}"}
         with BlockingAdminClient(plain) as wrong, pytest.raises(TimeoutError, match=r"perhaps it expects another security\.protocol"):
             wrong.list_topics(timeout=1.5)
+        trusting = ClientSettings.of(settings | {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(CERTIFICATE)})
+        deadline_ms = SystemClock().monotonic_ms() + 30_000
+        with BlockingConnection.open(trusting.bootstrap_servers[0], trusting, deadline_ms) as connection:
+            large = MetadataRequest(topics=[MetadataRequestTopic(name=lowtide_topic)] * 3000)
+            for request in (MetadataRequest(topics=[]), large, MetadataRequest(topics=[])):
+                connection.send(request, deadline_ms)
+            assert [bool(connection.receive(deadline_ms).topics) for _ in range(3)] == [False, True, False]
+        distrusting = ClientSettings.of(settings)
+        with pytest.raises(TlsError, match="its certificate isn't accepted"):
+            BlockingConnection.open(distrusting.bootstrap_servers[0], distrusting, deadline_ms)
         unencrypted = {"bootstrap.servers": f"127.0.0.1:{inside}", "security.protocol": "SSL"}
         with BlockingAdminClient(unencrypted) as wrong, pytest.raises(TimeoutError, match="TLS"):
             wrong.list_topics(timeout=1.5)

@@ -12,6 +12,7 @@ from lowtide import BlockingAdminClient, TopicPartition
 from lowtide.admin import (
     AuthenticationFailedError,
     BrokerAnsweredError,
+    ClientSettings,
     Committed,
     CommittedOffset,
     ConfigChange,
@@ -27,8 +28,11 @@ from lowtide.admin import (
     Timestamp,
     TopicDescription,
 )
+from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.records import iterate_batches
+from lowtide.runtime.clock import SystemClock
 
 from .secured_kafka import SecuredKafka
 
@@ -123,6 +127,24 @@ def test_logging_in(secured: SecuredKafka, topic: str, protocol: str, mechanism:
         pytest.raises(AuthenticationFailedError, match="alice can't log in"),
     ):
         stranger.list_topics()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_logging_in_over_a_blocking_socket(secured: SecuredKafka, topic: str, protocol: str, mechanism: str) -> None:
+    """As workers of Spark do; several answers, one of them larger than a record of TLS, follow each other."""
+    clock = SystemClock()
+    settings = ClientSettings.of(secured.settings(protocol, mechanism))
+    asked = [MetadataRequest(topics=[MetadataRequestTopic(name=name)] * count) for name, count in ((topic, 1), (topic, 2000), ("none", 1))]
+    with BlockingConnection.open(settings.bootstrap_servers[0], settings, clock.monotonic_ms() + 30_000) as connection:
+        for request in asked:
+            connection.send(request, clock.monotonic_ms() + 30_000)
+        answers = [connection.receive(clock.monotonic_ms() + 30_000) for _ in asked]
+        assert [{row.name for row in answer.topics} for answer in answers] == [{topic}, {topic}, {"none"}]
+        assert not connection.waiting_count
+    wrong = ClientSettings.of(secured.settings(protocol, mechanism, "wrong"))
+    with pytest.raises(AuthenticationFailedError, match="alice can't log in"):
+        BlockingConnection.open(wrong.bootstrap_servers[0], wrong, clock.monotonic_ms() + 30_000)
 
 
 def test_the_wrong_listener_is_told(secured: SecuredKafka) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from lowtide.protocol.api_keys import API_ASKED, ApiKey
 from lowtide.protocol.client.opening import Ask, Event, Opening, Session, State, Step
+from lowtide.protocol.client.refused import Refusal, Refused
 from lowtide.protocol.client.sasl import SaslSettings
-from lowtide.protocol.client.versions import Refusal, Refused
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
