@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -16,7 +17,7 @@ from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import ConnectionFailedError, code_name
 from lowtide.admin.settings import Address, ClientSettings
 from lowtide.pipeline.leaders import NO_LEADER, Leader, Leaders, Topic
-from lowtide.protocol.client.retries import SILENT_MS, GiveUp, Reachability, Rest, after_failure, is_retriable
+from lowtide.protocol.client.retries import SILENT_MS, Reachability, is_retriable, rest_after
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -73,7 +74,7 @@ class Cluster:
         self._connections: dict[Address, BlockingConnection] = {}
         self._spare: BlockingConnection | None = None
         """For questions, while answers are awaited on all the others."""
-        self._reachable: dict[Address, Reachability] = {}
+        self._reachable: defaultdict[Address, Reachability] = defaultdict(lambda: Reachability(settings.reconnect_backoff))
 
     def deadline(self, timeout_ms: int | None = None) -> int:
         """The moment after `timeout_ms`; by default after the settings' time for a call."""
@@ -100,19 +101,13 @@ class Cluster:
                 return attempt(min(deadline_ms, self.clock.monotonic_ms() + self.settings.request_timeout_ms))
             except (RetriableError, ConnectionFailedError) as error:
                 failures += 1
-                step = self.after_failure(failures, deadline_ms)
-                if isinstance(step, GiveUp):
+                now_ms, share, backoff = self.clock.monotonic_ms(), self.random.uniform(-1, 1), self.settings.retry_backoff
+                rest_ms = rest_after(None, failures=failures, now_ms=now_ms, deadline_ms=deadline_ms, backoff=backoff, share=share)
+                if rest_ms is None:
                     message = f"can't {what}: {error}"
                     raise ClusterError(message) from error
                 log.debug("can't %s yet: %s", what, error)
-                time.sleep(step.rest_ms / 1000)
-
-    def after_failure(self, failures: int, deadline_ms: int) -> Rest | GiveUp:
-        """What follows the failure of number `failures` that may pass by itself."""
-        now_ms, share = self.clock.monotonic_ms(), self.random.uniform(-1, 1)
-        return after_failure(
-            None, failures=failures, now_ms=now_ms, deadline_ms=deadline_ms, backoff=self.settings.retry_backoff, share=share
-        )
+                time.sleep(rest_ms / 1000)
 
     # ------------------------------------------------------------------ connections
     def connection(self, address: Address, deadline_ms: int) -> BlockingConnection:
@@ -204,7 +199,7 @@ class Cluster:
                 now_ms = self.clock.monotonic_ms()
                 if now_ms < until_ms or now_ms >= deadline_ms:
                     raise
-                self._note_silence(connection.address)
+                self._reachable[connection.address].on_silence(now_ms)
             patience_ms *= 2
 
     def _any_connection(self, patience_ms: int, deadline_ms: int) -> BlockingConnection:
@@ -230,23 +225,13 @@ class Cluster:
             except ConnectionFailedError as error:
                 failure = error
                 if self.clock.monotonic_ms() >= until_ms:
-                    self._note_silence(address)
+                    self._reachable[address].on_silence(self.clock.monotonic_ms())
             else:
                 return self._spare
         raise failure
 
-    def reachability(self, address: Address) -> Reachability:
-        """What the broker there has done lately."""
-        known = self._reachable.get(address)
-        if known is None:
-            known = self._reachable[address] = Reachability(self.settings.reconnect_backoff)
-        return known
-
     def _was_silent(self, address: Address) -> bool:
-        return self.reachability(address).was_silent(self.clock.monotonic_ms())
-
-    def _note_silence(self, address: Address) -> None:
-        self.reachability(address).on_silence(self.clock.monotonic_ms())
+        return self._reachable[address].was_silent(self.clock.monotonic_ms())
 
     # ------------------------------------------------------------------ offsets
     def list_offsets(

@@ -12,7 +12,7 @@ Source: KIP-98, KIP-360, Kafka's `Sender`.
 from __future__ import annotations
 
 import select
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -68,7 +68,7 @@ class Producer:
         self._is_stale = False
         self._metadata_not_before_ms = 0
         self._metadata_failures = 0
-        self._reachable: dict[BrokerId, Reachability] = {}
+        self._reachable: defaultdict[BrokerId, Reachability] = defaultdict(lambda: Reachability(settings.client.reconnect_backoff))
         self._last_use_ms = self._clock.monotonic_ms()
 
     def _rest_ms(self, failures: int) -> int:
@@ -177,7 +177,7 @@ class Producer:
 
     def _connect(self, broker: BrokerId, now_ms: int) -> _Link | None:
         """A link to a broker; None while it can't be reached. Errors: TlsError, AuthenticationFailedError."""
-        reachability = self._reachable.setdefault(broker, Reachability(self.settings.client.reconnect_backoff))
+        reachability = self._reachable[broker]
         if reachability.wait_ms(now_ms):
             return None
         try:

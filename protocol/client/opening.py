@@ -107,7 +107,7 @@ class Opening:
     def on_answer(self, answer: Any) -> Step:
         """What follows from the answer to the last request."""
         event = _EVENTS.get(answer.error_code, Event.OTHER)
-        handle = self.TABLE.get((self.state, event))
+        handle = self.TABLE[self.state].get(event)
         assert handle is not None, f"{event} at {self.state}"
         try:
             step = handle(self, answer)
@@ -173,26 +173,15 @@ class Opening:
         who, why = self._sasl.username or "we", answer.error_message or answer.error_code
         return Refused(Refusal.AUTHENTICATION, f"{who} can't log in by {self._sasl.mechanism}: {why}")
 
-    TABLE: ClassVar[Mapping[tuple[State, Event], Callable[[Opening, Any], Step]]] = {
-        (State.ASKING_VERSIONS, Event.ACCEPTED): _take_versions,
-        (State.ASKING_VERSIONS, Event.UNSUPPORTED_VERSION): _ask_old_versions,
-        (State.ASKING_VERSIONS, Event.UNSUPPORTED_MECHANISM): _versions_refused,
-        (State.ASKING_VERSIONS, Event.ILLEGAL_STATE): _sasl_is_missing,
-        (State.ASKING_VERSIONS, Event.OTHER): _versions_refused,
-        (State.ASKING_OLD_VERSIONS, Event.ACCEPTED): _take_versions,
-        (State.ASKING_OLD_VERSIONS, Event.UNSUPPORTED_VERSION): _versions_refused,
-        (State.ASKING_OLD_VERSIONS, Event.UNSUPPORTED_MECHANISM): _versions_refused,
-        (State.ASKING_OLD_VERSIONS, Event.ILLEGAL_STATE): _sasl_is_missing,
-        (State.ASKING_OLD_VERSIONS, Event.OTHER): _versions_refused,
-        (State.CHOOSING_MECHANISM, Event.ACCEPTED): _send_token,
-        (State.CHOOSING_MECHANISM, Event.UNSUPPORTED_VERSION): _handshake_refused,
-        (State.CHOOSING_MECHANISM, Event.UNSUPPORTED_MECHANISM): _no_mechanism,
-        (State.CHOOSING_MECHANISM, Event.ILLEGAL_STATE): _no_sasl,
-        (State.CHOOSING_MECHANISM, Event.OTHER): _handshake_refused,
-        (State.LOGGING_IN, Event.ACCEPTED): _send_token,
-        (State.LOGGING_IN, Event.UNSUPPORTED_VERSION): _login_refused,
-        (State.LOGGING_IN, Event.UNSUPPORTED_MECHANISM): _login_refused,
-        (State.LOGGING_IN, Event.ILLEGAL_STATE): _login_refused,
-        (State.LOGGING_IN, Event.OTHER): _login_refused,
+    TABLE: ClassVar[Mapping[State, Mapping[Event, Callable[[Opening, Any], Step]]]] = {
+        State.ASKING_VERSIONS: dict.fromkeys(Event, _versions_refused)
+        | {Event.ACCEPTED: _take_versions, Event.UNSUPPORTED_VERSION: _ask_old_versions, Event.ILLEGAL_STATE: _sasl_is_missing},
+        State.ASKING_OLD_VERSIONS: dict.fromkeys(Event, _versions_refused)
+        | {Event.ACCEPTED: _take_versions, Event.ILLEGAL_STATE: _sasl_is_missing},
+        State.CHOOSING_MECHANISM: dict.fromkeys(Event, _handshake_refused)
+        | {Event.ACCEPTED: _send_token, Event.UNSUPPORTED_MECHANISM: _no_mechanism, Event.ILLEGAL_STATE: _no_sasl},
+        State.LOGGING_IN: dict.fromkeys(Event, _login_refused) | {Event.ACCEPTED: _send_token},
+        State.OPEN: {},
+        State.REFUSED: {},
     }
-    """All pairs that happen: OPEN and REFUSED have no answers to wait for. A pair that is missing is a bug of the shell."""
+    """What happens at each answer. A pair that is missing is a bug of the shell, and raises."""

@@ -77,24 +77,13 @@ class Reachability:
         return now_ms < self._silent_until_ms
 
 
-class GiveUp(NamedTuple):
-    """No attempt follows. `is_final`: another one would come to the same; else the time is over."""
+def rest_after(code: int | None, *, failures: int, now_ms: int, deadline_ms: int, backoff: Backoff, share: float) -> int | None:
+    """How long to rest after the failure of number `failures` (from 1) before another attempt; None: none follows.
 
-    is_final: bool
-
-
-class Rest(NamedTuple):
-    """Another attempt follows after a rest."""
-
-    rest_ms: int
-
-
-def after_failure(code: int | None, *, failures: int, now_ms: int, deadline_ms: int, backoff: Backoff, share: float) -> Rest | GiveUp:
-    """What follows the failure of number `failures` (from 1): an error code, or None for an answer that didn't come.
-
-    A rest takes a millisecond at least, and ends before the deadline.
+    `code` is the broker's error code, or None for an answer that didn't come. No attempt follows a code that is final, and none begins at
+    the deadline or after it. A rest takes a millisecond at least.
     """
     if code is not None and not is_retriable(code):
-        return GiveUp(is_final=True)
+        return None
     rest_ms = max(backoff.rest_ms(failures, share), 1)
-    return Rest(rest_ms) if now_ms + rest_ms < deadline_ms else GiveUp(is_final=False)
+    return rest_ms if now_ms + rest_ms < deadline_ms else None

@@ -89,7 +89,7 @@ class SaslExchange:
     def step(self, received: bytes | None) -> bytes | None:
         """The token to send after this one (None: at the beginning), or None when the exchange is done. Errors: SaslError."""
         event, attributes = (Event.START, {}) if received is None else _classified(received)
-        handle = self.TABLE.get((self.state, event))
+        handle = self.TABLE[self.state].get(event)
         assert handle is not None, f"{event} at {self.state}"
         return handle(self, received or b"", attributes)
 
@@ -142,23 +142,25 @@ class SaslExchange:
             raise SaslError(message)
         raise SaslError("the broker sent what isn't a SCRAM message")
 
-    TABLE: ClassVar[Mapping[tuple[State, Event], Callable[[SaslExchange, bytes, Attributes], bytes | None]]] = {
-        (State.PLAIN_BEGINS, Event.START): _send_password,
-        (State.PASSWORD_SENT, Event.UNREADABLE): _finish,
-        (State.PASSWORD_SENT, Event.EXTENSION): _finish,
-        (State.PASSWORD_SENT, Event.ERROR): _finish,
-        (State.PASSWORD_SENT, Event.ATTRIBUTES): _finish,
-        (State.SCRAM_BEGINS, Event.START): _send_first,
-        (State.FIRST_SENT, Event.UNREADABLE): _refuse_unreadable,
-        (State.FIRST_SENT, Event.EXTENSION): _refuse_extension,
-        (State.FIRST_SENT, Event.ERROR): _send_proof,  # which refuses a challenge without nonce, salt and iterations
-        (State.FIRST_SENT, Event.ATTRIBUTES): _send_proof,
-        (State.PROOF_SENT, Event.UNREADABLE): _refuse_unreadable,
-        (State.PROOF_SENT, Event.EXTENSION): _check_proof,
-        (State.PROOF_SENT, Event.ERROR): _refuse_error,
-        (State.PROOF_SENT, Event.ATTRIBUTES): _check_proof,
+    TABLE: ClassVar[Mapping[State, Mapping[Event, Callable[[SaslExchange, bytes, Attributes], bytes | None]]]] = {
+        State.PLAIN_BEGINS: {Event.START: _send_password},
+        State.SCRAM_BEGINS: {Event.START: _send_first},
+        State.PASSWORD_SENT: dict.fromkeys((Event.UNREADABLE, Event.EXTENSION, Event.ERROR, Event.ATTRIBUTES), _finish),
+        State.FIRST_SENT: {
+            Event.UNREADABLE: _refuse_unreadable,
+            Event.EXTENSION: _refuse_extension,
+            Event.ERROR: _send_proof,  # which refuses a challenge without nonce, salt and iterations
+            Event.ATTRIBUTES: _send_proof,
+        },
+        State.PROOF_SENT: {
+            Event.UNREADABLE: _refuse_unreadable,
+            Event.EXTENSION: _check_proof,
+            Event.ERROR: _refuse_error,
+            Event.ATTRIBUTES: _check_proof,
+        },
+        State.DONE: {},
     }
-    """All pairs that happen. A pair that is missing is a bug of the conversation that drives the exchange."""
+    """What happens at each token. A pair that is missing is a bug of the conversation that drives the exchange, and raises."""
 
 
 def _classified(token: bytes) -> tuple[Event, Attributes]:
