@@ -10,49 +10,26 @@ from __future__ import annotations
 
 import json
 import queue
-import socket
-import struct
 import sys
 import threading
 import time
 
-from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.compiler import codec_for
+from lowtide.admin.blocking_connection import BlockingConnection
+from lowtide.admin.settings import Address, ClientSettings
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.headers import read_response_header, request_header
-from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import build_batch
+from lowtide.runtime.clock import SystemClock
 from lowtide.simulation.load import PRODUCE_VERSION
 
 PAUSE_S = 0.003
-ANSWER_LIMIT_S = 120.0
+ANSWER_LIMIT_MS = 120_000
 
 
-def produce_frame(topic: str) -> bytes:
+def produce_request(topic: str) -> ProduceRequest:
     """One record of a hundred bytes."""
     rows = [PartitionProduceData(index=0, records=build_batch([(0, None, bytes(100), ())]))]
-    request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=rows)])
-    body = request_header(ApiKey.PRODUCE, PRODUCE_VERSION, 1, "honest") + codec_for(ProduceRequest, PRODUCE_VERSION).encode(request)
-    return struct.pack(">i", len(body)) + body
-
-
-def read_exactly(connection: socket.socket, count: int) -> bytes:
-    """Errors: ConnectionError, TimeoutError."""
-    received = b""
-    while len(received) < count:
-        piece = connection.recv(count - len(received))
-        if not piece:
-            raise ConnectionError(f"the broker closed an honest connection after {len(received)} of {count} bytes")
-        received += piece
-    return received
-
-
-def error_of(answer: bytes) -> int:
-    """What the broker says of the one partition."""
-    _, position = read_response_header(answer, 0, len(answer), flexible=True)
-    response = codec_for(ProduceResponse, PRODUCE_VERSION).decode(answer, position, len(answer))
-    error: int = response.responses[0].partition_responses[0].error_code
-    return error
+    return ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=rows)])
 
 
 def summary(times_s: list[float], errors: list[str]) -> dict[str, object]:
@@ -72,17 +49,17 @@ def main(port: int, topic: str) -> None:
         asked.put(False)
 
     threading.Thread(target=listen, daemon=True).start()
-    connection = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_LIMIT_S)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    frame = produce_frame(topic)
+    address, clock = Address("127.0.0.1", port), SystemClock()
+    settings = ClientSettings(bootstrap_servers=(address,), client_id="honest", connection_setup_timeout_ms=ANSWER_LIMIT_MS)
+    connection = BlockingConnection.open(address, settings, clock.monotonic_ms() + ANSWER_LIMIT_MS)
+    request = produce_request(topic)
     times_s: list[float] = []
     errors: list[str] = []
     while True:
         began = time.perf_counter()
-        connection.sendall(frame)
-        answer = read_exactly(connection, *struct.unpack(">i", read_exactly(connection, 4)))
+        answer = connection.request(request, clock.monotonic_ms() + ANSWER_LIMIT_MS, newest=PRODUCE_VERSION)
         times_s.append(time.perf_counter() - began)
-        error = error_of(answer)
+        error = answer.responses[0].partition_responses[0].error_code
         if error != ErrorCode.NONE:
             errors.append(ErrorCode(error).name)
         try:
