@@ -50,6 +50,11 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
+ALL_TOPIC_OPERATIONS: Final = 3576
+ALL_GROUP_OPERATIONS: Final = 3400
+ALL_CLUSTER_OPERATIONS: Final = 8096
+"""Bit fields of what a client may do with each where nothing is forbidden (KIP-430)."""
+
 CLUSTER: Final = Resource(ResourceType.CLUSTER, "kafka-cluster")
 """The cluster as a whole."""
 

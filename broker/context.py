@@ -9,8 +9,8 @@ import msgspec
 from lowtide.broker.authorizer import ALLOW_ALL, Authorizer
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.config.dynamic_config import BrokerConfigs
+from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch_session import FetchSessionCache
-from lowtide.broker.partitions.produce.batch_lane import BatchLane
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.turns import Turns
 from lowtide.metadata.session import MetadataSession

@@ -4,38 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from lowtide.broker.network.dispatcher import Route
-    from lowtide.broker.network.outgoing import Part
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 ResponseT = TypeVar("ResponseT")
 
 NO_ANSWER: Final[Any] = object()
 """Completes a request whose client wants no answer."""
-
-
-class EncodedAnswer:
-    """An answer that is bytes already, its size and header with it."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: list[Part]) -> None:
-        self.parts = parts
-
-
-class AnswerSlot:
-    """The place of one answer in the order of a connection's answers."""
-
-    __slots__ = ("correlation_id", "may_be_followed", "parts", "pending", "route")
-
-    def __init__(self, route: Route, correlation_id: int, pending: Pending[Any] | None, *, may_be_followed: bool = False) -> None:
-        self.route = route
-        self.may_be_followed = may_be_followed
-        self.correlation_id = correlation_id
-        self.pending = pending
-        self.parts: list[Part] | None = None
 
 
 class Spawn(Protocol):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from lowtide.broker.authorizer import ANONYMOUS
 
-if TYPE_CHECKING:
-    from lowtide.broker.network.connection import Connection
+
+class Client(Protocol):
+    """The connection by which a request came."""
+
+    listener_name: str
+    peer: str
+    """Address and port."""
+
+    def close(self, reason: str) -> None:
+        """End the connection without another answer; the reason is logged."""
+        ...
 
 
 class RequestContext(msgspec.Struct):
@@ -17,7 +26,7 @@ class RequestContext(msgspec.Struct):
 
     api_version: int
     client_id: str | None
-    connection: Connection
+    connection: Client
     shared: dict[str, Any] | None = None
     """What the parts of a request that was cut share (`request_parts`); None for one that wasn't."""
     principal: ClassVar[str] = ANONYMOUS

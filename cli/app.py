@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from lowtide.cli.outcome import ExitCode
+from lowtide.cli.own_commands import own_command
 
 BROKERS: Final = "Brokers"
 CLUSTER: Final = "A cluster"
@@ -73,9 +74,8 @@ def _passed_on(name: str) -> typer.Typer:
 
     @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
     def pass_on(context: typer.Context) -> int:
-        from lowtide.cli.main import main  # noqa: PLC0415 - which imports this
-
-        return main([name, *context.args])
+        command = own_command(name)
+        return run(["--help"]) if command is None else command(context.args)
 
     return app
 

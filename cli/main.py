@@ -7,9 +7,10 @@ Exit codes are those of `outcome.ExitCode`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from lowtide.cli.own_commands import own_command
 from lowtide.cli.streams import guarded, in_utf8
 from lowtide.runtime.process import environment
 
@@ -37,12 +38,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         code = _parsed(["--help"])
         return code if words else 2
     name, rest = words[0], words[1:]
-    if name in ("version", "--version"):
-        from lowtide import __version__  # noqa: PLC0415
-
-        print(__version__)
-        return 0
-    command = _command(name)
+    command = own_command("version" if name == "--version" else name)
     return _parsed(words) if command is None else command(rest)
 
 
@@ -50,27 +46,6 @@ def _parsed(words: Sequence[str]) -> int:
     from lowtide.cli.app import run  # noqa: PLC0415 - Typer is for those that need it
 
     return guarded("lowtide", lambda: run(words))
-
-
-def _command(name: str) -> Callable[[Sequence[str]], int] | None:
-    """The subcommand that parses its words itself, imported now: `serve` must not pay for the others."""
-    if name == "serve":
-        from lowtide.cli.serve import serve  # noqa: PLC0415
-
-        return serve
-    if name == "dev":
-        from lowtide.cli.dev import dev  # noqa: PLC0415
-
-        return dev
-    if name == "keys":
-        from lowtide.cli.keys import keys  # noqa: PLC0415
-
-        return keys
-    if name == "repair-log-start":
-        from lowtide.cli.repair import repair_log_start  # noqa: PLC0415
-
-        return repair_log_start
-    return None
 
 
 if __name__ == "__main__":

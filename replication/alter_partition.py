@@ -17,8 +17,8 @@ from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lowtide.replication.in_sync_replicas import IsrProposal
     from lowtide.replication.leadership import Leadership
+    from lowtide.replication.leadership_state import IsrProposal
 
 BATCH_PARTITIONS: Final = 40
 """Partitions in one transaction: larger ones conflict more often, and gain little."""

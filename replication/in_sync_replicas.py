@@ -13,31 +13,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.leadership_state import IsrProposal, LeadershipState
 
 if TYPE_CHECKING:
-    from lowtide.metadata.image import MetadataImage, PartitionImage
-    from lowtide.metadata.store import Revision
+    from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
     from lowtide.replication.follower_state import FollowerFetch, FollowerState
-    from lowtide.replication.leadership import Leadership
 
 
-class IsrProposal(msgspec.Struct, eq=False):
-    """An ISR that was proposed in place of the one of `base`. Compared by identity: the same wish may come twice.
-
-    `decided_at` is the revision of the image on which it was decided.
-    """
-
-    base: PartitionImage
-    decided_at: Revision
-    isr: tuple[BrokerId, ...]
-    isr_epochs: tuple[BrokerEpoch, ...]
-
-
-def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> IsrProposal | None:
+def next_proposal(leadership: LeadershipState, image: MetadataImage, now_ms: int) -> IsrProposal | None:
     """What the ISR should become; None if it is as it should be, or one change is under way."""
     if leadership.proposal is not None or leadership.refused_at >= image.revision:
         return None
@@ -60,7 +45,7 @@ def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> 
     return IsrProposal(state, image.revision, tuple(member for member, _ in wanted), tuple(epoch for _, epoch in wanted))
 
 
-def stays_in_sync(leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int) -> bool:
+def stays_in_sync(leadership: LeadershipState, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int) -> bool:
     """Whether a member of the ISR is one still: its registration, broker and directory are in order, and it keeps up."""
     follower = leadership.followers.get(member)
     if follower is None or image.broker_epoch(member) != epoch:
@@ -70,7 +55,7 @@ def stays_in_sync(leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, 
     return follower.is_caught_up(leadership.log.log_end_offset, leadership.lag_time_max_ms, now_ms)
 
 
-def may_join(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
+def may_join(leadership: LeadershipState, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
     """Whether a follower outside the ISR is in sync."""
     log = leadership.log
     if follower.log_end_offset < log.high_watermark or follower.log_end_offset < leadership.epoch_start_offset:
@@ -82,14 +67,14 @@ def may_join(leadership: Leadership, broker_id: BrokerId, follower: FollowerStat
     return follower.matches and follower.log_start_offset >= leadership.floor
 
 
-def is_eligible(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
+def is_eligible(leadership: LeadershipState, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
     """Whether the broker may be in sync, under the registration of its last fetch."""
     if follower.broker_epoch == UNKNOWN_BROKER_EPOCH or image.broker_epoch(broker_id) != follower.broker_epoch:
         return False
     return image.may_be_in_sync(broker_id, leadership.topic_id, leadership.number)
 
 
-def high_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) -> Offset:
+def high_watermark(leadership: LeadershipState, image: MetadataImage, now_ms: int) -> Offset:
     """How far the high watermark may go: what every member of the maximal ISR has, and every follower that is about to join.
 
     It stands still while the ISR is smaller than `min.insync.replicas`, as in Kafka.
@@ -107,7 +92,7 @@ def high_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) ->
     return end
 
 
-def matches(leadership: Leadership, fetch: FollowerFetch) -> bool:
+def matches(leadership: LeadershipState, fetch: FollowerFetch) -> bool:
     """Whether nothing of the follower's log can be other than ours, given that the fetch didn't diverge.
 
     We have no epochs below our log start. Who ends just there, and starts below, may have its last records of a lost leadership, unless

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerId, Offset
     from lowtide.replication.follower_state import FollowerState
-    from lowtide.replication.leadership import Leadership
+    from lowtide.replication.leadership_state import LeadershipState
 
 
-def low_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) -> Offset:
+def low_watermark(leadership: LeadershipState, image: MetadataImage, now_ms: int) -> Offset:
     """The smallest log start of all that must have a delete; -1 while one of them hasn't reported its own."""
     lowest = leadership.log.log_start_offset
     for broker_id, follower in leadership.followers.items():
@@ -29,12 +29,12 @@ def low_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) -> 
     return lowest
 
 
-def is_asked(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
+def is_asked(leadership: LeadershipState, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
     """Whether a delete has to reach this replica before it is acknowledged."""
     return broker_id in leadership.maximal_isr or is_live(leadership, broker_id, follower, image, now_ms)
 
 
-def is_live(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
+def is_live(leadership: LeadershipState, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
     """Whether this replica may be led by now, as far as we know. A registration that our image doesn't show yet counts as live."""
     if follower.may_have_registered(image.revision, leadership.lag_time_max_ms, now_ms):
         return True
@@ -43,7 +43,9 @@ def is_live(leadership: Leadership, broker_id: BrokerId, follower: FollowerState
     return image.may_be_in_sync(broker_id, leadership.topic_id, leadership.number)
 
 
-def reported_log_start(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> Offset:
+def reported_log_start(
+    leadership: LeadershipState, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int
+) -> Offset:
     """What this replica has reported under its present registration, else -1."""
     if follower.may_have_registered(image.revision, leadership.lag_time_max_ms, now_ms):
         return UNKNOWN_OFFSET
@@ -51,7 +53,7 @@ def reported_log_start(leadership: Leadership, broker_id: BrokerId, follower: Fo
     return UNKNOWN_OFFSET if present is not None and follower.broker_epoch < present else follower.log_start_offset
 
 
-def slow_at_ms(leadership: Leadership, image: MetadataImage, now_ms: int) -> int | None:
+def slow_at_ms(leadership: LeadershipState, image: MetadataImage, now_ms: int) -> int | None:
     """When the first live replica outside the maximal ISR, or registration that isn't shown, will have been silent for too long.
 
     That is no event of its own: operations that wait for the low watermark must look again then (rule DR4). None without any.

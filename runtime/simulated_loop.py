@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_hosts import HostLoop
 from lowtide.runtime.simulated_network import LOCAL_HOST, SimulatedNetwork, SimulatedServer, unsupported
 from lowtide.runtime.simulated_transport import SimulatedTransport
 
@@ -112,7 +113,7 @@ class SimulatedNode:
             self._loop.on_node_resumed(self, parked)
 
 
-class SimulatedLoop(asyncio.BaseEventLoop):
+class SimulatedLoop(HostLoop):
     """An event loop on virtual time. Everything that chance decides in loop and network comes from `seed`."""
 
     # Of BaseEventLoop, and unknown to the type checker.

@@ -16,13 +16,11 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_hosts import Host, HostLoop
 from lowtide.runtime.simulated_transport import Address, Direction, Segment, SimulatedTransport
-
-if TYPE_CHECKING:
-    from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
@@ -100,7 +98,7 @@ class SimulatedNetwork:
     `window_bytes`.
     """
 
-    def __init__(self, loop: SimulatedLoop, random: Random) -> None:
+    def __init__(self, loop: HostLoop, random: Random) -> None:
         self.loop = loop
         self.random = random
         self.delay_range_ms = (0.05, 1.0)
@@ -166,7 +164,7 @@ class SimulatedNetwork:
                 delay_s = self.random.uniform(0, CONNECT_RETRY_S)
                 self.loop.call_at(self.loop.time() + delay_s, transport.on_reset, context=transport.context)
 
-    def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
+    def on_node_killed(self, node: Host, *, silently: bool) -> None:
         """The process is dead: its listeners and sockets go; `silently`, the machine with it."""
         if silently:
             self._hosts_down.add(node.name)

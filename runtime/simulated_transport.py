@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from lowtide.runtime.simulated_network import SimulatedNetwork
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_hosts import HostLoop
 
 Address: TypeAlias = tuple[str, int]
 
@@ -39,12 +39,37 @@ class Segment(Enum):
     RESET = "reset"
 
 
+class Links(Protocol):
+    """The network, as the ends of a connection see it."""
+
+    loop: HostLoop
+    random: Random
+    split_probability: float
+    window_bytes: int
+
+    def delay_s(self) -> float:
+        """How long one segment travels."""
+        ...
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether what travels from one host to the other is held back."""
+        ...
+
+    def is_host_down(self, host: str) -> bool:
+        """Whether the machine is dead."""
+        ...
+
+    def hold(self, direction: Direction) -> None:
+        """Remember a direction that has to be released."""
+        ...
+
+
 class Direction:
     """One way of a connection: segments in flight from one transport to the other."""
 
     __slots__ = ("_held_count", "_in_flight", "_last_arrival_s", "_network", "source", "target", "unread_bytes")
 
-    def __init__(self, network: SimulatedNetwork, source: SimulatedTransport, target: SimulatedTransport) -> None:
+    def __init__(self, network: Links, source: SimulatedTransport, target: SimulatedTransport) -> None:
         self._network = network
         self._in_flight: deque[tuple[Segment, bytes]] = deque()
         self._last_arrival_s = 0.0
@@ -122,7 +147,7 @@ class SimulatedTransport(asyncio.Transport):
     outgoing: Direction
     incoming: Direction
 
-    def __init__(self, network: SimulatedNetwork, local: Address, remote: Address, context: Context) -> None:
+    def __init__(self, network: Links, local: Address, remote: Address, context: Context) -> None:
         super().__init__({"sockname": local, "peername": remote, "socket": None})
         self._network = network
         self._loop = network.loop

@@ -6,7 +6,7 @@ Nothing of it may harm; it counts as a fault when it was done (`faults`).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_partition_reassignments import (
@@ -22,17 +22,11 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.simulation.client import WireClient
+from lowtide.simulation.cluster_world import OLD_VERSION_KEY, ClusterWorld
 from lowtide.simulation.machines import Machine
-
-if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
 
 BRIEF: Final = "brief"
 """A topic that is deleted and made anew."""
-
-OLD_VERSION_KEY: Final = "inter.broker.protocol.version"
-OLD_VERSION: Final = "0.10.2"
-"""One in which followers don't tell their log starts."""
 
 _ADMIN_TIMEOUT_MS: Final = 3000
 _RECORDS: Final = 4
@@ -43,7 +37,7 @@ _OVER: Final = frozenset(
 )
 
 
-async def move_leader(cluster: ClusterSimulation) -> None:
+async def move_leader(cluster: ClusterWorld) -> None:
     """Leadership goes to the preferred replica, or, by a reassignment, another replica becomes the preferred one first."""
     topic, number, state = cluster.some_partition()
     replicas = list(state.replicas)
@@ -61,7 +55,7 @@ async def move_leader(cluster: ClusterSimulation) -> None:
         cluster.effects["leader moved"] += 1
 
 
-async def flip_leader(cluster: ClusterSimulation) -> None:
+async def flip_leader(cluster: ClusterWorld) -> None:
     """Leadership goes away and comes back, while one follower is stopped, so that deletes are parked."""
     leader, follower = cluster.leader_and_follower()
     if leader is None or follower is None:
@@ -76,7 +70,7 @@ async def flip_leader(cluster: ClusterSimulation) -> None:
     cluster.excuses.end(follower.broker_id, after_s=0.5)
 
 
-async def change_replicas(cluster: ClusterSimulation) -> None:
+async def change_replicas(cluster: ClusterWorld) -> None:
     """A partition loses a replica, or gets one that it doesn't have."""
     topic, number, state = cluster.some_partition()
     replicas = list(state.replicas)
@@ -89,7 +83,7 @@ async def change_replicas(cluster: ClusterSimulation) -> None:
         cluster.effects["reassignment"] += 1
 
 
-async def leave_while_waiting(cluster: ClusterSimulation) -> None:
+async def leave_while_waiting(cluster: ClusterWorld) -> None:
     """A leader that was cut off is back, has to cut its log, and loses the replica while its slow disk is at that."""
     topic, number, state = cluster.some_partition()
     machine = next((each for each in cluster.machines if each.broker_id == state.leader), None)
@@ -125,7 +119,7 @@ async def _is_busy(machine: Machine, key: TopicPartition) -> bool:
     return False
 
 
-async def reassign(cluster: ClusterSimulation, topic: str, number: int, replicas: list[int]) -> bool:
+async def reassign(cluster: ClusterWorld, topic: str, number: int, replicas: list[int]) -> bool:
     """Ask for other replicas, and wait until they are there. Returns whether they are."""
     partition = ReassignablePartition(partition_index=number, replicas=replicas)
     request = AlterPartitionReassignmentsRequest(
@@ -142,7 +136,7 @@ async def reassign(cluster: ClusterSimulation, topic: str, number: int, replicas
     return False
 
 
-async def _administer(cluster: ClusterSimulation, request: Any, version: int) -> Any:
+async def _administer(cluster: ClusterWorld, request: Any, version: int) -> Any:
     """Ask any broker; None when that fails."""
     return await _ask(cluster.random.choice(cluster.machines), request, version)
 
@@ -161,7 +155,7 @@ async def _ask(machine: Machine, request: Any, version: int) -> Any:
             client.close()
 
 
-async def upgrade(cluster: ClusterSimulation) -> None:
+async def upgrade(cluster: ClusterWorld) -> None:
     """The second of KIP-107's rolling restarts reaches a broker: it reports log starts from now on."""
     old = [machine for machine in cluster.machines if OLD_VERSION_KEY in machine.settings]
     if old:
@@ -173,7 +167,7 @@ async def upgrade(cluster: ClusterSimulation) -> None:
         await cluster.stay_down(machine)
 
 
-async def topic_made_anew(cluster: ClusterSimulation) -> None:
+async def topic_made_anew(cluster: ClusterWorld) -> None:
     """A topic is deleted and made anew while a delete of its records waits for a stopped follower: the new one begins at 0 (rule DR6)."""
     if BRIEF in cluster.busy:
         return
@@ -184,7 +178,7 @@ async def topic_made_anew(cluster: ClusterSimulation) -> None:
         cluster.busy.discard(BRIEF)
 
 
-async def _make_anew(cluster: ClusterSimulation) -> None:
+async def _make_anew(cluster: ClusterWorld) -> None:
     if BRIEF not in cluster.shared.image.topics and not await _create_brief(cluster):
         return
     topic = cluster.shared.image.topics[BRIEF]
@@ -215,7 +209,7 @@ async def _make_anew(cluster: ClusterSimulation) -> None:
         _check_anew(cluster, topic.topic_id)
 
 
-def _check_anew(cluster: ClusterSimulation, former_id: bytes) -> None:
+def _check_anew(cluster: ClusterWorld, former_id: bytes) -> None:
     topic = cluster.shared.image.topics.get(BRIEF)
     if topic is None or topic.topic_id == former_id:
         return
@@ -226,7 +220,7 @@ def _check_anew(cluster: ClusterSimulation, former_id: bytes) -> None:
             cluster.chronicle.violate(f"D11: {watch.name} is new, starts at {watch.log_start} and ends at {watch.log_end}")
 
 
-async def _create_brief(cluster: ClusterSimulation) -> bool:
+async def _create_brief(cluster: ClusterWorld) -> bool:
     """Make the topic. Returns whether it is led, and by whom it should be."""
     ids = [machine.broker_id for machine in cluster.shuffled()][: cluster.replication_factor]
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=ids)

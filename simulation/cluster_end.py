@@ -7,18 +7,16 @@ rule DR5 an idle delete takes two round trips and two commits; R1, R3, R6 and D1
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
 from lowtide.replication.controller import ControllerSettings, elects_unclean
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_load import Deleter, PartitionLoad, Producer
+from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.shared_store import REQUEST_TIMEOUT_S
-
-if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
 
 WRITABLE_WITHIN_S: Final = 15.0
 IN_SYNC_WITHIN_S: Final = 30.0
@@ -32,7 +30,7 @@ _PROBES: Final = 3
 _PROBE_TIMEOUT_MS: Final = 3000
 
 
-async def until(cluster: ClusterSimulation, condition: Callable[[], bool], what: str, limit_s: float) -> None:
+async def until(cluster: ClusterWorld, condition: Callable[[], bool], what: str, limit_s: float) -> None:
     """Wait for a condition. Errors: HistoryError when it doesn't come true in time."""
     give_up_s = cluster.loop.time() + limit_s
     while not condition():
@@ -43,7 +41,7 @@ async def until(cluster: ClusterSimulation, condition: Callable[[], bool], what:
         await asyncio.sleep(_LOOK_S)
 
 
-def describe(cluster: ClusterSimulation) -> str:
+def describe(cluster: ClusterWorld) -> str:
     """The partitions and brokers, in a line."""
     image = cluster.shared.image
     parts = [
@@ -55,8 +53,8 @@ def describe(cluster: ClusterSimulation) -> str:
     return "; ".join([*parts, *states, f"registered {sorted(image.brokers)}, controller {image.controller_id}"])
 
 
-async def check_end(cluster: ClusterSimulation) -> None:
-    """All of it. Errors: HistoryError."""
+async def check_end(cluster: ClusterWorld, check_work: Callable[[], Awaitable[None]]) -> None:
+    """All of it; `check_work` is the end of what coordinators, retention and compaction do. Errors: HistoryError."""
     lost = [load for load in cluster.loads if not can_be_led(cluster, load.topic, load.partition)]
     loads = [load for load in cluster.loads if load not in lost]
     cluster.chronicle.counts["partitions that nobody may lead"] += len(lost)
@@ -72,15 +70,14 @@ async def check_end(cluster: ClusterSimulation) -> None:
     await until(cluster, lambda: all(_is_equal(cluster, load) for load in loads), "all replicas are equal", EQUAL_WITHIN_S)
     for load in loads:
         await _read_back(cluster, load)
-    await cluster.work.check_end()
-    await cluster.upkeep.check_end()
+    await check_work()
     for machine in cluster.machines:
         replicas = None if machine.broker is None else machine.broker.replicas
         if replicas is not None and (waiting := len(replicas.deletes) + len(replicas.log_starts)):
             cluster.chronicle.violate(f"D13: {waiting} deletes still wait on {machine.host}")
 
 
-def can_be_led(cluster: ClusterSimulation, topic_name: str, number: int) -> bool:
+def can_be_led(cluster: ClusterWorld, topic_name: str, number: int) -> bool:
     """Whether any replica may lead, or some member of the ISR has lost nothing; of a topic that isn't made yet it will be so."""
     topic = cluster.shared.image.topics.get(topic_name)
     if topic is None:
@@ -92,7 +89,7 @@ def can_be_led(cluster: ClusterSimulation, topic_name: str, number: int) -> bool
     )
 
 
-async def _write(cluster: ClusterSimulation, load: PartitionLoad) -> None:
+async def _write(cluster: ClusterWorld, load: PartitionLoad) -> None:
     """L1: a producer succeeds in time."""
     producer = Producer(load, cluster.client("last producer"), Random(cluster.random.getrandbits(64)))
     give_up_s = cluster.loop.time() + WRITABLE_WITHIN_S
@@ -110,12 +107,12 @@ async def _write(cluster: ClusterSimulation, load: PartitionLoad) -> None:
     producer.client.close()
 
 
-def _is_in_sync(cluster: ClusterSimulation, load: PartitionLoad) -> bool:
+def _is_in_sync(cluster: ClusterWorld, load: PartitionLoad) -> bool:
     state = cluster.partition(load.topic, load.partition)
     return state is not None and state.has_leader and sorted(state.isr) == sorted(state.replicas) and not state.adding
 
 
-def _is_equal(cluster: ClusterSimulation, load: PartitionLoad) -> bool:
+def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
     """P7: the same ends everywhere, and no log start below the leader's; that bytes are the same is checked when high watermarks rise (P1).
 
     One above it is left of a delete that its replica carried out as a leader, and that nobody was promised (D2, D4).
@@ -129,7 +126,7 @@ def _is_equal(cluster: ClusterSimulation, load: PartitionLoad) -> bool:
     return all(watch is not None and watch.seen[1:] == leader.seen[1:] and watch.seen[0] >= leader.seen[0] for watch in watches)
 
 
-async def _delete_idle(cluster: ClusterSimulation, load: PartitionLoad) -> None:
+async def _delete_idle(cluster: ClusterWorld, load: PartitionLoad) -> None:
     """Rule DR5."""
     deleter = Deleter(load, cluster.client("last deleter"), Random(cluster.random.getrandbits(64)))
     for _ in range(_PROBES):
@@ -151,7 +148,7 @@ async def _delete_idle(cluster: ClusterSimulation, load: PartitionLoad) -> None:
     deleter.client.close()
 
 
-def _epoch(cluster: ClusterSimulation, load: PartitionLoad) -> tuple[int, int]:
+def _epoch(cluster: ClusterWorld, load: PartitionLoad) -> tuple[int, int]:
     state = cluster.shared.image.topics[load.topic].partitions[load.partition]
     return state.leader, state.leader_epoch
 
@@ -163,7 +160,7 @@ async def _bounds(deleter: Deleter, leader: int) -> tuple[Offset, Offset] | None
         return None
 
 
-async def _read_back(cluster: ClusterSimulation, load: PartitionLoad) -> None:
+async def _read_back(cluster: ClusterWorld, load: PartitionLoad) -> None:
     """Everything is still there, and nothing else is, on the leader and on every follower."""
     reader = load.make_reader(cluster.client("last reader"), Random(cluster.random.getrandbits(64)))
     for _ in range(100):

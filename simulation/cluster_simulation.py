@@ -11,24 +11,18 @@ and two commits (rule DR5), and everything is read back. Rules DR1 to DR8 are th
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Final
 
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
-from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from lowtide.protocol.types import BrokerId
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.simulation import cluster_end
-from lowtide.simulation.admin_faults import OLD_VERSION, OLD_VERSION_KEY
-from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.client import WireClient
-from lowtide.simulation.cluster_client import ClusterClient, Excuses
-from lowtide.simulation.cluster_invariants import ClusterInvariants
 from lowtide.simulation.cluster_load import PartitionLoad
+from lowtide.simulation.cluster_world import KINDS, OLD_VERSION_KEY, TOPIC, ClusterWorld
 from lowtide.simulation.coordinator_work import (
     COMPACTION_SETTINGS,
     CONSUMED_SETTINGS,
@@ -39,12 +33,10 @@ from lowtide.simulation.coordinator_work import (
 )
 from lowtide.simulation.faults import ALL_FAULTS, FAULTS
 from lowtide.simulation.history import HistoryError
-from lowtide.simulation.machines import Machine, State
-from lowtide.simulation.shared_store import SharedStore
+from lowtide.simulation.machines import State
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS
 from lowtide.simulation.upkeep_work import UpkeepWork
 
-TOPIC: Final = "sim"
 START_LIMIT_S: Final = 60.0
 ACTORS: Final = ("producer", "idempotent producer", "deleter", "reader")
 CONSUMED_ACTORS: Final = ("producer",)
@@ -54,18 +46,8 @@ CONSUMED_PAUSE: Final = 3.0
 
 OPERATIONS_MIN: Final = 300
 EFFECTS_MIN: Final = 3
-UNCLEAN_SHARE: Final = 0.1
-"""The share of runs in which elections may be unclean."""
-
 STRIKES_MAX: Final = 40
 """A run goes on until so many requests were answered, and so many faults had an effect; or so many struck."""
-
-KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention", "compaction")
-"""What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
-groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves; a compacted one has keys."""
-
-COORDINATED_SHARE: Final = 0.1
-"""The share of runs with groups, and of those with transactions."""
 
 COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
 """What faults strike too, where they are there."""
@@ -74,8 +56,10 @@ _CREATE_TOPICS_VERSION: Final = 7
 _LAST_EVENTS: Final = 150
 
 
-class ClusterSimulation:
+class ClusterSimulation(ClusterWorld):
     """One run."""
+
+    topics = (TOPIC, *COORDINATED_TOPICS)
 
     def __init__(
         self,
@@ -90,26 +74,8 @@ class ClusterSimulation:
 
         `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it.
         """
-        self.loop = loop
-        self.seed = seed
-        self.random = Random(seed)
-        self.chronicle = Chronicle(loop.time)
-        self.effects: Counter[str] = Counter()
-        self.busy: set[str] = set()
-        """Topics that a fault is at work on."""
-        self.excuses = Excuses(loop)
-        self.shared = SharedStore(loop, Random(seed + 1))
-        self.flushes = self.random.random() < 0.5  # noqa: PLR2004
-        self.directories = ("/a",) if self.random.random() < 0.8 else ("/a", "/b")  # noqa: PLR2004
-        self.brokers = self.random.choice((3, 3, 3, 3, 3, 3, 4, 2, 1))
-        self.partitions = self.random.choice((1, 2))
-        self.versions = {OLD_VERSION_KEY: OLD_VERSION} if self.random.random() < 0.1 else {}  # noqa: PLR2004
-        self.unclean = Random(seed + 2).random() < UNCLEAN_SHARE if unclean is None else unclean
-        """Whether a replica that isn't in sync may lead where no other can."""
-        self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
-        self.machines = [self._machine(broker_id) for broker_id in range(1, self.brokers + 1)]
-        self.invariants = ClusterInvariants(self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean)
-        self.loads = [
+        super().__init__(loop, seed, unclean=unclean, kinds=kinds)
+        self.loads += [
             PartitionLoad(TOPIC, number, self.client, Random(self.random.getrandbits(64)), self.invariants)
             for number in range(self.partitions)
         ]
@@ -119,7 +85,7 @@ class ClusterSimulation:
         if self.work.loads:
             self.invariants.loads[WORK_TOPIC] = {load.partition: load for load in self.work.loads}
             self.loads += self.work.loads
-        self.upkeep = UpkeepWork(self, Random(seed + 5), self.kinds)
+        self.upkeep = UpkeepWork(self, self.work, Random(seed + 5), self.kinds)
         for load in self.upkeep.loads:
             self.invariants.loads.setdefault(load.topic, {})[load.partition] = load
             self.loads.append(load)
@@ -127,29 +93,9 @@ class ClusterSimulation:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def replication_factor(self) -> int:
-        """Of the topics."""
-        return min(3, self.brokers)
-
-    @property
     def operations(self) -> int:
         """How many requests of clients were answered with something."""
         return sum(sum(load.counts.values()) for load in self.loads) + self.work.counts.total()
-
-    def note(self, what: str) -> None:
-        """Tell the chronicle of a fault."""
-        self.chronicle.note("FAULT", what)
-
-    def client(self, name: str) -> ClusterClient:
-        """A new client."""
-        return ClusterClient(
-            name=name,
-            machines=self.machines,
-            random=Random(self.random.getrandbits(64)),
-            loop=self.loop,
-            excuses=self.excuses,
-            chronicle=self.chronicle,
-        )
 
     def check(self) -> None:
         """The invariants, whenever time moves on."""
@@ -161,19 +107,9 @@ class ClusterSimulation:
         self.work.on_void(topic, number)
         self.upkeep.on_void(topic, number)
 
-    def _machine(self, broker_id: BrokerId) -> Machine:
-        settings = {
-            "log.dirs": ",".join(self.directories),
-            "auto.create.topics.enable": "false",
-            "broker.session.timeout.ms": "1000",
-            "broker.heartbeat.interval.ms": "200",
-            "replica.lag.time.max.ms": "1500",
-            "replica.fetch.wait.max.ms": "300",
-            "replica.fetch.backoff.ms": "100",
-            "broker.rack": f"rack-{broker_id % 2}",
-            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-        }
-        settings |= self.versions
+    def more_settings(self) -> dict[str, str]:
+        """What the broker needs for the kinds of work in this run."""
+        settings: dict[str, str] = {}
         factor = str(self.replication_factor)
         if self.kinds != ("partitions",):
             settings |= COORDINATOR_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
@@ -181,108 +117,7 @@ class ClusterSimulation:
             settings |= CONSUMED_SETTINGS
         if "transactions" in self.kinds or "compaction" in self.kinds:
             settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
-        if self.flushes:
-            settings |= {"log.flush.interval.messages": "1"}
-        if self.unclean:
-            settings |= {"unclean.leader.election.enable": "true", "unclean.leader.election.interval.ms": "1000"}
-        machine = Machine(
-            loop=self.loop,
-            shared=self.shared,
-            broker_id=broker_id,
-            random=Random(self.random.getrandbits(64)),
-            settings=settings,
-            chronicle=self.chronicle,
-            effects=self.effects,
-        )
-        machine.clock.rate = self.random.uniform(0.97, 1.03)
-        return machine
-
-    # What faults use
-
-    async def sleep(self, least_s: float, most_s: float) -> None:
-        """Let a random time pass."""
-        await asyncio.sleep(self.random.uniform(least_s, most_s))
-
-    def shuffled(self) -> list[Machine]:
-        """All machines, in any order."""
-        return self.random.sample(self.machines, len(self.machines))
-
-    def pick(self, state: State) -> Machine | None:
-        """A machine in this state, if there is one."""
-        found = [machine for machine in self.machines if machine.state is state]
-        return self.random.choice(found) if found else None
-
-    def some_partition(self) -> tuple[str, int, PartitionImage]:
-        """A partition of the main topic, or of one that coordinators or their clients use, as the store has it."""
-        name = self.random.choice([name for name in (TOPIC, *COORDINATED_TOPICS) if name in self.shared.image.topics])
-        number = self.random.randrange(len(self.shared.image.topics[name].partitions))
-        return name, number, self.shared.image.topics[name].partitions[number]
-
-    def partition(self, topic: str, number: int) -> PartitionImage | None:
-        """A partition as the store has it now."""
-        known = self.shared.image.topics.get(topic)
-        return None if known is None else known.partitions[number]
-
-    def leader_and_follower(self) -> tuple[Machine | None, Machine | None]:
-        """The machine that leads some partition, and one of its others, both up."""
-        _, _, state = self.some_partition()
-        up = {machine.broker_id: machine for machine in self.machines if machine.state is State.UP and machine.is_running}
-        followers = [broker_id for broker_id in state.replicas if broker_id != state.leader and broker_id in up]
-        return up.get(state.leader), up[self.random.choice(followers)] if followers else None
-
-    def may_lose_disk(self, machine: Machine) -> bool:
-        """Whether every partition has a member of its ISR on another disk that nothing was lost from."""
-        for topic in self.shared.image.topics.values():
-            for number, state in enumerate(topic.partitions):
-                others = [(member, epoch) for member, epoch in zip(state.isr, state.isr_epochs, strict=True) if member != machine.broker_id]
-                sound = [member for member, epoch in others if self.invariants.is_sound(member, topic.topic_id, number, epoch)]
-                if machine.broker_id in state.replicas and not sound:
-                    return False
-        return True
-
-    def lose_unflushed(self, machine: Machine) -> None:
-        """What this machine has not flushed may be lost."""
-        self.invariants.on_power_cut(machine)
-
-    def kill(self, machine: Machine, *, power: bool = False) -> None:
-        """The process dies, or the machine."""
-        if power:
-            self.lose_unflushed(machine)
-        self.excuses.note(machine.broker_id, after_s=1.0)
-        machine.kill(power=power)
-
-    def start(self, machine: Machine) -> None:
-        """Start it, if it is down."""
-        if machine.state is State.DOWN:
-            self.excuses.note(machine.broker_id, after_s=1.0)
-            machine.start()
-
-    async def stay_down(self, machine: Machine) -> None:
-        """Start it again soon, or when its session has ended."""
-        await self.sleep(*((0.01, 0.4) if self.random.random() < 0.5 else (1.0, 4.0)))  # noqa: PLR2004
-        self.start(machine)
-
-    async def revive(self, machine: Machine) -> None:
-        """Start it, if it has given up."""
-        await self.sleep(0.05, 0.5)
-        self.start(machine)
-
-    async def until_up(self, machine: Machine) -> None:
-        """Wait a while for it to serve."""
-        for _ in range(300):
-            if machine.state is State.UP:
-                return
-            await asyncio.sleep(0.01)
-
-    def excuse_all(self) -> None:
-        """Nobody need answer in time."""
-        for machine in self.machines:
-            self.excuses.begin(machine.broker_id)
-
-    def pardon_all(self, *, after_s: float) -> None:
-        """Everybody must again, soon."""
-        for machine in self.machines:
-            self.excuses.end(machine.broker_id, after_s=after_s)
+        return settings
 
     # A run
 
@@ -318,8 +153,12 @@ class ClusterSimulation:
         self.chronicle.raise_violation()
         for kind in ("unclean election", "unclean election that lost records", "unclean election that took deletes back"):
             self.effects[kind] += self.chronicle.counts[kind]
-        await cluster_end.check_end(self)
+        await cluster_end.check_end(self, self._check_work)
         self.chronicle.raise_violation()
+
+    async def _check_work(self) -> None:
+        await self.work.check_end()
+        await self.upkeep.check_end()
 
     async def begin(self) -> None:
         """Start all brokers, and make the topic."""
@@ -404,10 +243,6 @@ class ClusterSimulation:
 
     async def _until(self, condition: object, what: str, limit_s: float = START_LIMIT_S) -> None:
         await cluster_end.until(self, condition, what, limit_s)  # type: ignore[arg-type]
-
-
-def _kinds(random: Random) -> tuple[str, ...]:
-    return tuple(kind for kind in KINDS if kind == "partitions" or random.random() < COORDINATED_SHARE)
 
 
 class ClusterLoop(SimulatedLoop):

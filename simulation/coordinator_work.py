@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, java_hash
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
@@ -17,14 +17,12 @@ from lowtide.protocol.types import TopicId
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end, transaction_end
 from lowtide.simulation.cluster_load import PartitionLoad
+from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.consumer_group_load import CONSUMER_GROUP_SETTINGS, ConsumerGroupLoad
 from lowtide.simulation.coordinated import Coordinated
 from lowtide.simulation.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
 from lowtide.simulation.transformer import Transformer
-
-if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
 
 WORK_TOPIC: Final = "work"
 """Its partitions are shared out among the members of groups, and are read by transformers as it were; nobody writes to them."""
@@ -79,7 +77,7 @@ _LOOK_S: Final = 0.05
 class CoordinatorWork:
     """See the module."""
 
-    def __init__(self, cluster: ClusterSimulation, random: Random, kinds: tuple[str, ...]) -> None:
+    def __init__(self, cluster: ClusterWorld, random: Random, kinds: tuple[str, ...]) -> None:
         """`kinds` are those of the cluster."""
         self.counts: Counter[str] = Counter()
         self.groups: list[GroupLoad] = []

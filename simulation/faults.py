@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from lowtide.runtime.filesystem.memory import Operation
 from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.simulation.admin_faults import change_replicas, flip_leader, leave_while_waiting, move_leader, topic_made_anew, upgrade
+from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import DISK_MS, Machine, State
 from lowtide.simulation.store_restores import store_restored
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
-if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
-
-Fault: TypeAlias = "Callable[[ClusterSimulation], Awaitable[None]]"
+Fault: TypeAlias = "Callable[[ClusterWorld], Awaitable[None]]"
 
 CLIENTS_HOST: Final = "localhost"
 SHORT_S: Final = (0.02, 0.6)
@@ -30,7 +28,7 @@ LONG_S: Final = (0.5, 4.0)
 _DISK_OPERATIONS: Final[tuple[Operation, ...]] = ("write", "sync")
 
 
-async def kill(cluster: ClusterSimulation) -> None:
+async def kill(cluster: ClusterWorld) -> None:
     """SIGKILL; the process is back soon, or after its session has ended."""
     machine = cluster.pick(State.UP)
     if machine is not None:
@@ -39,7 +37,7 @@ async def kill(cluster: ClusterSimulation) -> None:
         await cluster.stay_down(machine)
 
 
-async def power_cut(cluster: ClusterSimulation) -> None:
+async def power_cut(cluster: ClusterWorld) -> None:
     """A machine's power goes."""
     machine = cluster.pick(State.UP)
     if machine is not None:
@@ -48,7 +46,7 @@ async def power_cut(cluster: ClusterSimulation) -> None:
         await cluster.stay_down(machine)
 
 
-async def power_cut_of_all(cluster: ClusterSimulation) -> None:
+async def power_cut_of_all(cluster: ClusterWorld) -> None:
     """The power of all machines goes at once."""
     cluster.effects["power cut of all"] += 1
     for machine in cluster.machines:
@@ -58,7 +56,7 @@ async def power_cut_of_all(cluster: ClusterSimulation) -> None:
         cluster.start(machine)
 
 
-async def kill_of_all(cluster: ClusterSimulation) -> None:
+async def kill_of_all(cluster: ClusterWorld) -> None:
     """All processes are killed at once."""
     cluster.effects["kill of all"] += 1
     for machine in cluster.machines:
@@ -68,14 +66,14 @@ async def kill_of_all(cluster: ClusterSimulation) -> None:
         cluster.start(machine)
 
 
-async def pause(cluster: ClusterSimulation) -> None:
+async def pause(cluster: ClusterWorld) -> None:
     """SIGSTOP, and later SIGCONT."""
     machine = cluster.pick(State.UP)
     if machine is not None:
         await _pause(cluster, machine, LONG_S if cluster.random.random() < 0.6 else SHORT_S)  # noqa: PLR2004
 
 
-async def _pause(cluster: ClusterSimulation, machine: Machine, limits: tuple[float, float]) -> None:
+async def _pause(cluster: ClusterWorld, machine: Machine, limits: tuple[float, float]) -> None:
     life = machine.lives
     cluster.excuses.begin(machine.broker_id)
     machine.pause()
@@ -85,7 +83,7 @@ async def _pause(cluster: ClusterSimulation, machine: Machine, limits: tuple[flo
     cluster.excuses.end(machine.broker_id, after_s=0.5)
 
 
-async def follower_back_and_leader_dead(cluster: ClusterSimulation) -> None:
+async def follower_back_and_leader_dead(cluster: ClusterWorld) -> None:
     """A follower is away for longer than its session, is back, and soon after the leader dies: is it let in too early?"""
     leader, follower = cluster.leader_and_follower()
     if leader is None or follower is None:
@@ -104,7 +102,7 @@ async def follower_back_and_leader_dead(cluster: ClusterSimulation) -> None:
         await cluster.stay_down(leader)
 
 
-async def fast_restart(cluster: ClusterSimulation) -> None:
+async def fast_restart(cluster: ClusterWorld) -> None:
     """A process is killed, or loses its power, and is back before its session ends."""
     machine = cluster.pick(State.UP)
     if machine is not None:
@@ -114,14 +112,14 @@ async def fast_restart(cluster: ClusterSimulation) -> None:
         cluster.start(machine)
 
 
-async def cut_link(cluster: ClusterSimulation) -> None:
+async def cut_link(cluster: ClusterWorld) -> None:
     """Nothing passes between two brokers, in one direction or both."""
     first, second = cluster.shuffled()[:2] if len(cluster.machines) > 1 else (None, None)
     if first is not None and second is not None:
         await _cut(cluster, first.host, second.host, both_ways=cluster.random.random() < 0.5, kind="link cut")  # noqa: PLR2004
 
 
-async def cut_off(cluster: ClusterSimulation) -> None:
+async def cut_off(cluster: ClusterWorld) -> None:
     """A broker is cut off from all other brokers, but not from the metadata store; sometimes from clients as well."""
     machine = cluster.random.choice(cluster.machines)
     others = [other.host for other in cluster.machines if other is not machine]
@@ -143,7 +141,7 @@ async def cut_off(cluster: ClusterSimulation) -> None:
         cluster.excuses.end(machine.broker_id, after_s=2.0)
 
 
-async def _cut(cluster: ClusterSimulation, source: str, target: str, *, both_ways: bool, kind: str) -> None:
+async def _cut(cluster: ClusterWorld, source: str, target: str, *, both_ways: bool, kind: str) -> None:
     network, before = cluster.loop.network, cluster.loop.network.held_count
     cluster.note(f"cut from {source} to {target}{', and back' if both_ways else ''}")
     network.cut(source, target, both_ways=both_ways)
@@ -153,7 +151,7 @@ async def _cut(cluster: ClusterSimulation, source: str, target: str, *, both_way
     cluster.note(f"healed between {source} and {target}")
 
 
-async def slow_network(cluster: ClusterSimulation) -> None:
+async def slow_network(cluster: ClusterWorld) -> None:
     """Everything takes long, by very different times: connections overtake each other."""
     network = cluster.loop.network
     before = network.delay_range_ms
@@ -167,7 +165,7 @@ async def slow_network(cluster: ClusterSimulation) -> None:
     cluster.effects["slow network"] += 1
 
 
-async def connections_torn(cluster: ClusterSimulation) -> None:
+async def connections_torn(cluster: ClusterWorld) -> None:
     """The connections of a broker with the others are torn."""
     machine = cluster.pick(State.UP)
     if machine is None or machine.node is None:
@@ -181,7 +179,7 @@ async def connections_torn(cluster: ClusterSimulation) -> None:
         cluster.note(f"connections of {machine.host} are torn")
 
 
-async def cut_from_store(cluster: ClusterSimulation) -> None:
+async def cut_from_store(cluster: ClusterWorld) -> None:
     """A broker doesn't reach the metadata store, or isn't reached by it; the other brokers it does."""
     machine = cluster.random.choice(cluster.machines)
     cluster.excuses.begin(machine.broker_id)
@@ -197,7 +195,7 @@ async def cut_from_store(cluster: ClusterSimulation) -> None:
     cluster.excuses.end(machine.broker_id, after_s=0.5)
 
 
-async def store_trouble(cluster: ClusterSimulation) -> None:
+async def store_trouble(cluster: ClusterWorld) -> None:
     """Requests of a broker to the store are lost, or their answers; or they arrive late."""
     machine = cluster.random.choice(cluster.machines)
     machine.link.loss = cluster.random.choice((0.1, 0.3, 0.6))
@@ -207,7 +205,7 @@ async def store_trouble(cluster: ClusterSimulation) -> None:
     cluster.note(f"requests of {machine.host} to the store arrive")
 
 
-async def old_image(cluster: ClusterSimulation) -> None:
+async def old_image(cluster: ClusterWorld) -> None:
     """What a broker hears from the store is late."""
     machine = cluster.random.choice(cluster.machines)
     machine.link.watch_lag_ms = (0.0, cluster.random.choice((50.0, 300.0, 1500.0)))
@@ -218,7 +216,7 @@ async def old_image(cluster: ClusterSimulation) -> None:
     cluster.note(f"watches of {machine.host} are quick again")
 
 
-async def store_away(cluster: ClusterSimulation) -> None:
+async def store_away(cluster: ClusterWorld) -> None:
     """The metadata store is away for a while."""
     cluster.excuse_all()
     cluster.note("the store is away")
@@ -230,7 +228,7 @@ async def store_away(cluster: ClusterSimulation) -> None:
     cluster.pardon_all(after_s=1.0)
 
 
-async def wrong_clock(cluster: ClusterSimulation) -> None:
+async def wrong_clock(cluster: ClusterWorld) -> None:
     """A wall clock jumps by up to an hour."""
     machine = cluster.random.choice(cluster.machines)
     machine.clock.set_wall(cluster.random.randint(-3_600_000, 3_600_000))
@@ -238,7 +236,7 @@ async def wrong_clock(cluster: ClusterSimulation) -> None:
     cluster.effects["wrong clock"] += machine.state is State.UP
 
 
-async def slow_disk(cluster: ClusterSimulation) -> None:
+async def slow_disk(cluster: ClusterWorld) -> None:
     """Commits take long."""
     machine = cluster.random.choice(cluster.machines)
     cluster.excuses.begin(machine.broker_id)
@@ -250,7 +248,7 @@ async def slow_disk(cluster: ClusterSimulation) -> None:
     cluster.excuses.end(machine.broker_id, after_s=0.5)
 
 
-async def full_disk(cluster: ClusterSimulation) -> None:
+async def full_disk(cluster: ClusterWorld) -> None:
     """A disk has no room for more bytes. The broker that uses it goes on, and so does one that starts."""
     machine = cluster.random.choice(cluster.machines)
     before = machine.filesystem.fault_counts["no_space"]
@@ -263,7 +261,7 @@ async def full_disk(cluster: ClusterSimulation) -> None:
     await cluster.revive(machine)
 
 
-async def no_descriptors(cluster: ClusterSimulation) -> None:
+async def no_descriptors(cluster: ClusterWorld) -> None:
     """A process may open nothing for a while: no file, no folder. It must not take that for a broken disk."""
     machine = cluster.pick(State.UP)
     if machine is None:
@@ -284,7 +282,7 @@ async def no_descriptors(cluster: ClusterSimulation) -> None:
     await cluster.revive(machine)
 
 
-async def no_room_at_times(cluster: ClusterSimulation) -> None:
+async def no_room_at_times(cluster: ClusterWorld) -> None:
     """A disk has no room now and then: for a file, a name, or the rest of what is written."""
     machine = cluster.random.choice(cluster.machines)
     filesystem, random = machine.filesystem, cluster.random
@@ -309,7 +307,7 @@ async def no_room_at_times(cluster: ClusterSimulation) -> None:
     await cluster.revive(machine)
 
 
-async def failing_disk(cluster: ClusterSimulation) -> None:
+async def failing_disk(cluster: ClusterWorld) -> None:
     """A write or a sync of one log directory fails."""
     machine = cluster.pick(State.UP)
     if machine is None:
@@ -331,7 +329,7 @@ async def failing_disk(cluster: ClusterSimulation) -> None:
     await cluster.stay_down(machine)
 
 
-async def controlled_shutdown(cluster: ClusterSimulation) -> None:
+async def controlled_shutdown(cluster: ClusterWorld) -> None:
     """SIGTERM, and a new process some time later."""
     machine = cluster.pick(State.UP)
     if machine is None:
@@ -347,17 +345,17 @@ async def controlled_shutdown(cluster: ClusterSimulation) -> None:
         await cluster.stay_down(machine)
 
 
-async def empty_directory(cluster: ClusterSimulation) -> None:
+async def empty_directory(cluster: ClusterWorld) -> None:
     """A broker comes back with a new disk."""
     await _other_disk(cluster, "empty")
 
 
-async def old_directory(cluster: ClusterSimulation) -> None:
+async def old_directory(cluster: ClusterWorld) -> None:
     """A broker comes back with a copy of its disk that was made before an earlier life."""
     await _other_disk(cluster, "old")
 
 
-async def first_back_with_other_disk(cluster: ClusterSimulation) -> None:
+async def first_back_with_other_disk(cluster: ClusterWorld) -> None:
     """All processes are killed, and the first that is back, alone for longer than the sessions of the others, has another disk."""
     machine = cluster.random.choice(cluster.machines)
     if machine.state is not State.UP or not cluster.may_lose_disk(machine) or len(cluster.machines) == 1:
@@ -375,12 +373,12 @@ async def first_back_with_other_disk(cluster: ClusterSimulation) -> None:
         await cluster.sleep(0.0, 0.5)
 
 
-async def foreign_directory(cluster: ClusterSimulation) -> None:
+async def foreign_directory(cluster: ClusterWorld) -> None:
     """A broker is given another one's disk: it must refuse to start."""
     await _other_disk(cluster, "foreign")
 
 
-async def _other_disk(cluster: ClusterSimulation, kind: str) -> None:
+async def _other_disk(cluster: ClusterWorld, kind: str) -> None:
     machine = cluster.pick(State.UP)
     if machine is None or not cluster.may_lose_disk(machine):
         return
@@ -406,7 +404,7 @@ async def _other_disk(cluster: ClusterSimulation, kind: str) -> None:
     cluster.start(machine)
 
 
-async def _refused_with_foreign_disk(cluster: ClusterSimulation, machine: Machine) -> None:
+async def _refused_with_foreign_disk(cluster: ClusterWorld, machine: Machine) -> None:
     others = [
         other
         for other in cluster.machines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lowtide.protocol.records import Record, UnplacedRecord, iterate_batches, iterate_records
 from lowtide.protocol.types import Offset
@@ -16,16 +16,14 @@ from lowtide.runtime.clock import SIMULATION_WALL_START_MS
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.cluster_load import Actor, DeleteObserver, IdempotentProducer, PartitionLoad, Producer, Reader
+from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.kept_load import CLOCK_REMEMBERED_S
 from lowtide.simulation.keyed_history import Identity, KeyedHistory
+from lowtide.simulation.machines import Machine
 from lowtide.simulation.transaction_history import Attempt, TransactionHistory
 from lowtide.simulation.transaction_load import TransactionLoad
 from lowtide.storage.log.log import Log
-
-if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
-    from lowtide.simulation.machines import Machine
 
 KEYS: Final = 6
 COMPACTED_WITHIN_S: Final = 15.0
@@ -201,7 +199,7 @@ class KeyedAuditor:
 
     key = "auditor"
 
-    def __init__(self, cluster: ClusterSimulation, loads: list[KeyedLoad], random: Random) -> None:
+    def __init__(self, cluster: ClusterWorld, loads: list[KeyedLoad], random: Random) -> None:
         self._cluster = cluster
         self._loads = loads
         self._random = random

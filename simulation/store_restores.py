@@ -7,7 +7,7 @@ the metadata are brought forward everything that was acknowledged is there, as a
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
 from lowtide.metadata import recovery
@@ -15,13 +15,11 @@ from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.recovery_writer import bring_forward, read_rows, until_nobody_is_registered
 from lowtide.metadata.store import Put
 from lowtide.metadata.store_guard import WITNESS_INTERVAL_MS
+from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_store import PREFIX
 from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.log_directory import parse_folder_name
-
-if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
 
 REFUSED_WITHIN_S: Final = 6.0
 """A session of a second, some tries to reach the store, and a start."""
@@ -29,7 +27,7 @@ REFUSED_WITHIN_S: Final = 6.0
 QUIET_S: Final = 2.0
 
 
-async def store_restored(cluster: ClusterSimulation) -> None:
+async def store_restored(cluster: ClusterWorld) -> None:
     """See the module."""
     shared, random = cluster.shared, cluster.random
     who = random.choice(("all", "some", "none"))
@@ -67,7 +65,7 @@ async def store_restored(cluster: ClusterSimulation) -> None:
     cluster.pardon_all(after_s=3.0)
 
 
-async def _check_refused(cluster: ClusterSimulation, folders: dict[int, set[str]]) -> None:
+async def _check_refused(cluster: ClusterWorld, folders: dict[int, set[str]]) -> None:
     await asyncio.sleep(REFUSED_WITHIN_S)
     before = _acknowledged(cluster)
     for _ in range(int(QUIET_S / 0.1)):
@@ -84,7 +82,7 @@ async def _check_refused(cluster: ClusterSimulation, folders: dict[int, set[str]
             cluster.chronicle.violate(f"{machine.host} has removed {sorted(gone)} for metadata that were put back")
 
 
-async def _bring_forward(cluster: ClusterSimulation) -> None:
+async def _bring_forward(cluster: ClusterWorld) -> None:
     """What docs/etcd.md has an operator do."""
     for machine in cluster.machines:
         cluster.kill(machine)
@@ -103,19 +101,19 @@ async def _bring_forward(cluster: ClusterSimulation) -> None:
     cluster.invariants.follow_store()
 
 
-def _facts(cluster: ClusterSimulation, machine: Machine) -> recovery.BrokerFacts:
+def _facts(cluster: ClusterWorld, machine: Machine) -> recovery.BrokerFacts:
     filesystem = machine.filesystem
     copies = [filesystem.read_bytes(f"{path}/{COPY_FILE}") for path in cluster.directories if filesystem.exists(f"{path}/{COPY_FILE}")]
     found = recovery.facts_of([survey(filesystem, path) for path in cluster.directories], copies)
     return recovery.decode_facts(recovery.encode_facts(found), machine.host)
 
 
-def _folders(cluster: ClusterSimulation, machine: Machine) -> set[str]:
+def _folders(cluster: ClusterWorld, machine: Machine) -> set[str]:
     """The folders of logs. Those that are being removed have another name already."""
     names = [name for path in cluster.directories for name in machine.filesystem.listdir(path)]
     return {name for name in names if parse_folder_name(name) is not None}
 
 
-def _acknowledged(cluster: ClusterSimulation) -> int:
+def _acknowledged(cluster: ClusterWorld) -> int:
     """How many records and deletes were answered with success."""
     return sum(load.counts["produced"] + load.counts["deleted"] for load in cluster.loads)

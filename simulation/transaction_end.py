@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
 from lowtide.broker.coordinator.transactions.marker_sender import TIMEOUT_MS as MARKER_TIMEOUT_MS
@@ -12,11 +12,9 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import TRAN
 from lowtide.protocol.types import Offset
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end
+from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.transaction_load import TRANSACTION_TIMEOUT_MS, TransactionLoad
 from lowtide.simulation.transformer import StableOffsets, check_transformed, fetch_end
-
-if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
 
 ENDED_WITHIN_S: Final = 10.0 + (TRANSACTION_TIMEOUT_MS + MARKER_TIMEOUT_MS) / 1000
 """A broker that lost its power while it was told of an end is waited for, as in Kafka, before another is told."""
@@ -25,7 +23,7 @@ READ_WITHIN_S: Final = 15.0
 _LOOK_S: Final = 0.05
 
 
-async def check_end(cluster: ClusterSimulation, load: TransactionLoad) -> None:
+async def check_end(cluster: ClusterWorld, load: TransactionLoad) -> None:
     """See the module. What nobody can be asked for any more isn't judged. Errors: HistoryError."""
     image = cluster.shared.image
     for topic in (load.topic, TRANSACTION_TOPIC, GROUP_TOPIC):
@@ -49,7 +47,7 @@ async def check_end(cluster: ClusterSimulation, load: TransactionLoad) -> None:
 
 
 async def _check_transformed(
-    cluster: ClusterSimulation, load: TransactionLoad, found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]
+    cluster: ClusterWorld, load: TransactionLoad, found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]
 ) -> None:
     for source, topic in load.sources.items():
         client = load.make_client(f"source {source} at the end")
@@ -64,7 +62,7 @@ async def _check_transformed(
         check_transformed(found, source, end)
 
 
-def _is_stable(cluster: ClusterSimulation, load: TransactionLoad, number: int) -> bool:
+def _is_stable(cluster: ClusterWorld, load: TransactionLoad, number: int) -> bool:
     """Whether all that the leader has is committed, and no transaction is open in it."""
     state = cluster.partition(load.topic, number)
     machine = next((machine for machine in cluster.machines if state is not None and machine.broker_id == state.leader), None)
@@ -75,7 +73,7 @@ def _is_stable(cluster: ClusterSimulation, load: TransactionLoad, number: int) -
     return partition.log.last_stable_offset == partition.log.log_end_offset
 
 
-async def _read_all(cluster: ClusterSimulation, load: TransactionLoad, number: int) -> tuple[Offset, Mapping[Offset, bytes]]:
+async def _read_all(cluster: ClusterWorld, load: TransactionLoad, number: int) -> tuple[Offset, Mapping[Offset, bytes]]:
     """Where a partition begins, and all that is committed in it."""
     reader = load.make_reader(number)
     give_up_s = cluster.loop.time() + READ_WITHIN_S

@@ -15,7 +15,8 @@ from lowtide.protocol.types import Offset
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end
 from lowtide.simulation.cluster_load import PartitionLoad
-from lowtide.simulation.coordinator_work import LOST
+from lowtide.simulation.cluster_world import ClusterWorld
+from lowtide.simulation.coordinator_work import LOST, CoordinatorWork
 from lowtide.simulation.group_load import GroupLoad
 from lowtide.simulation.kept_load import GONE_WITHIN_S, KeptLoad, MinimumMover, some_rules
 from lowtide.simulation.keyed_load import COMPACTED_WITHIN_S, KeyedAuditor, KeyedLoad, KeyedTransactionLoad, compacted_configs
@@ -23,7 +24,6 @@ from lowtide.simulation.keyed_load import COMPACTED_WITHIN_S, KeyedAuditor, Keye
 if TYPE_CHECKING:
     import asyncio
 
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
 
 KEPT_TOPIC: Final = "kept"
 KEPT_PARTITIONS: Final = 2
@@ -42,8 +42,8 @@ class Client(Protocol):
 class UpkeepWork:
     """See the module."""
 
-    def __init__(self, cluster: ClusterSimulation, random: Random, kinds: tuple[str, ...]) -> None:
-        """`kinds` are those of the cluster."""
+    def __init__(self, cluster: ClusterWorld, work: CoordinatorWork, random: Random, kinds: tuple[str, ...]) -> None:
+        """`work` is that of its coordinators, `kinds` are those of the cluster."""
         self.kept: list[KeptLoad] = []
         self._cluster = cluster
         self._random = random
@@ -55,10 +55,10 @@ class UpkeepWork:
                 for number in range(KEPT_PARTITIONS)
             ]
             self._groups = [
-                GroupLoad(group_id, KEPT_TOPIC, KEPT_PARTITIONS, cluster.client, self._source(), cluster.work.counts)
+                GroupLoad(group_id, KEPT_TOPIC, KEPT_PARTITIONS, cluster.client, self._source(), work.counts)
                 for group_id in ("ahead", "behind")
             ]
-            cluster.work.add_consuming(self._groups)
+            work.add_consuming(self._groups)
         self.keyed: list[KeyedLoad] = []
         if "compaction" in kinds:
             self._has_transactions = random.random() < 0.5  # noqa: PLR2004
@@ -68,7 +68,7 @@ class UpkeepWork:
                 for number in range(KEYED_PARTITIONS)
             ]
             self._auditor = KeyedAuditor(cluster, self.keyed, self._source())
-            self._transactions = KeyedTransactionLoad(KEYED_TOPIC, KEYED_PARTITIONS, cluster.client, self._source(), cluster.work.counts)
+            self._transactions = KeyedTransactionLoad(KEYED_TOPIC, KEYED_PARTITIONS, cluster.client, self._source(), work.counts)
             self._transactions.use(self.keyed)
 
     def _source(self) -> Random:

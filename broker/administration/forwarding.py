@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from lowtide.broker.administration.committing import newer_image
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import ApiKey

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from lowtide.broker.config.connection_overrides import parse_overrides
 from lowtide.broker.config.follower_fetch_rules import check_follower_fetches
 from lowtide.broker.config.group_config import check_consumer_groups
 from lowtide.broker.config.key import LISTENER_PREFIX, ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
@@ -25,8 +26,7 @@ from lowtide.broker.config.listeners import Listener, advertised_listeners, clie
 from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX, api_of, max_version_key
 from lowtide.broker.config.security_rules import check_security
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
-from lowtide.broker.config.topic_config import check_consumed_retention, topic_defaults
-from lowtide.broker.network.admission import parse_overrides
+from lowtide.broker.config.topic_defaults import check_consumed_retention, topic_defaults
 from lowtide.protocol.api_keys import ApiKey
 
 __all__ = ["BROKER_KEYS", "BrokerConfig", "ConfigError", "Given", "Listener", "broker_key", "load_config"]

@@ -20,7 +20,7 @@ from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig, broke
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
-from lowtide.broker.config.topic_config import check_consumed_retention
+from lowtide.broker.config.topic_defaults import check_consumed_retention
 from lowtide.metadata.image import NOTHING_SET, MetadataImage
 
 DYNAMIC_KEYS: Final = frozenset(

@@ -271,3 +271,9 @@ _WORDS: Final = {
     Type.CLASS: "a class name",
     Type.PASSWORD: "a secret",
 }
+
+
+def number(value: Value) -> int:
+    """The value of a key whose type is a number."""
+    assert isinstance(value, int), value
+    return value

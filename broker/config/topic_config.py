@@ -10,23 +10,18 @@ import contextlib
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from lowtide.broker.config.consumed_retention import BROKER_NAMES, broker_consumed_ms, check_broker, fault_of_topic, topic_consumed_ms
-from lowtide.broker.config.key import ConfigError, ConfigKey, ImpossibleTogetherError, Value, value_text
+from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.config.consumed_retention import BROKER_NAMES, fault_of_topic, topic_consumed_ms
+from lowtide.broker.config.key import ConfigError, ConfigKey, Value, number, value_text
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.log_values import LogConfig
 
-if TYPE_CHECKING:
-    from lowtide.broker.config.broker_config import BrokerConfig
-
 TOPIC_KEYS_BY_NAME: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in TOPIC_KEYS})
 """All keys of a topic by name."""
-
-_HOUR_MS: Final = 3_600_000
-_MINUTE_MS: Final = 60_000
 
 
 class TopicConfigFault(NamedTuple):
@@ -64,7 +59,7 @@ def validate_topic_configs(broker: BrokerConfig, overrides: Mapping[str, str | N
     if least > most:
         message = f"min.compaction.lag.ms={least} is not possible: allowed is at most max.compaction.lag.ms={most}."
         return TopicConfigFault(ErrorCode.INVALID_CONFIG, message)
-    fault = fault_of_topic(_own(kept), _number(values["retention.ms"]))
+    fault = fault_of_topic(_own(kept), number(values["retention.ms"]))
     return kept if fault is None else TopicConfigFault(ErrorCode.INVALID_CONFIG, fault)
 
 
@@ -77,41 +72,41 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
     policy = values["cleanup.policy"]
     assert isinstance(policy, tuple), policy
     segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
-    retention_ms = _number(values["retention.ms"])
+    retention_ms = number(values["retention.ms"])
     return LogConfig(
-        segment_bytes=_number(segment_bytes),
+        segment_bytes=number(segment_bytes),
         segment_ms=_segment_ms(values, policy),
-        segment_jitter_ms=_number(values["segment.jitter.ms"]),
-        segment_index_bytes=_number(values["segment.index.bytes"]),
-        index_interval_bytes=_number(values["index.interval.bytes"]),
-        max_message_bytes=_number(values["max.message.bytes"]),
+        segment_jitter_ms=number(values["segment.jitter.ms"]),
+        segment_index_bytes=number(values["segment.index.bytes"]),
+        index_interval_bytes=number(values["index.interval.bytes"]),
+        max_message_bytes=number(values["max.message.bytes"]),
         message_timestamp_type=value_text(values["message.timestamp.type"]),
-        message_timestamp_before_max_ms=_number(values["message.timestamp.before.max.ms"]),
-        message_timestamp_after_max_ms=_number(values["message.timestamp.after.max.ms"]),
+        message_timestamp_before_max_ms=number(values["message.timestamp.before.max.ms"]),
+        message_timestamp_after_max_ms=number(values["message.timestamp.after.max.ms"]),
         cleanup_policy=frozenset(policy),
         compression_type=value_text(values["compression.type"]),
-        flush_messages=_number(values["flush.messages"]),
-        flush_ms=_number(values["flush.ms"]),
-        file_delete_delay_ms=_number(values["file.delete.delay.ms"]),
+        flush_messages=number(values["flush.messages"]),
+        flush_ms=number(values["flush.ms"]),
+        file_delete_delay_ms=number(values["file.delete.delay.ms"]),
         preallocate=values["preallocate"] is True,
         retention_ms=retention_ms,
-        retention_bytes=_number(values["retention.bytes"]),
-        log_retention_min_timestamp=_number(values["log.retention.min.timestamp"]),
+        retention_bytes=number(values["retention.bytes"]),
+        log_retention_min_timestamp=number(values["log.retention.min.timestamp"]),
         retention_commitoffset_ms=topic_consumed_ms(
-            _own(topic_overrides), _number(broker.topic_defaults["retention.commitoffset.ms"]), retention_ms
+            _own(topic_overrides), number(broker.topic_defaults["retention.commitoffset.ms"]), retention_ms
         ),
-        min_insync_replicas=_number(values["min.insync.replicas"]),
-        delete_retention_ms=_number(values["delete.retention.ms"]),
+        min_insync_replicas=number(values["min.insync.replicas"]),
+        delete_retention_ms=number(values["delete.retention.ms"]),
         min_cleanable_dirty_ratio=float(value_text(values["min.cleanable.dirty.ratio"])),
-        min_compaction_lag_ms=_number(values["min.compaction.lag.ms"]),
-        max_compaction_lag_ms=_number(values["max.compaction.lag.ms"]),
+        min_compaction_lag_ms=number(values["min.compaction.lag.ms"]),
+        max_compaction_lag_ms=number(values["max.compaction.lag.ms"]),
     )
 
 
 def _segment_ms(values: Mapping[str, Value], policy: tuple[str, ...]) -> int:
     """When a segment is closed: a record can't be compacted before (KIP-354)."""
-    segment_ms = _number(values["segment.ms"])
-    return min(segment_ms, _number(values["max.compaction.lag.ms"])) if "compact" in policy else segment_ms
+    segment_ms = number(values["segment.ms"])
+    return min(segment_ms, number(values["max.compaction.lag.ms"])) if "compact" in policy else segment_ms
 
 
 class ConfigSource(IntEnum):
@@ -172,61 +167,6 @@ def _source(broker: BrokerConfig, broker_key: str | None) -> ConfigSource:
     return ConfigSource.DEFAULT if given is None else _SOURCES.get(given.source, ConfigSource.STATIC_BROKER)
 
 
-def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
-    """What a topic that sets nothing has, from a broker's values.
-
-    Errors: ImpossibleTogetherError where a broker's value isn't one that a topic could have.
-    """
-    defaults: dict[str, Value] = {}
-    for key in TOPIC_KEYS:
-        defaults[key.name] = key.default_value if key.broker_key is None else values[key.broker_key]
-    defaults["segment.ms"] = _first(values, ("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS))
-    defaults["segment.jitter.ms"] = _first(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS))
-    defaults["flush.ms"] = _first(values, ("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1))
-    defaults["retention.ms"] = _retention_ms(values)
-    defaults["retention.commitoffset.ms"] = broker_consumed_ms(values)
-    _check_defaults(defaults)
-    return defaults
-
-
-def check_consumed_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
-    """Whether a broker keeps consumed records no longer than any. Errors: ImpossibleTogetherError."""
-    check_broker(values, _number(defaults["retention.ms"]))
-
-
-def _retention_ms(values: Mapping[str, Value]) -> int:
-    """The broker's retention time; any negative number is -1, for ever. Source: Kafka's KafkaConfig, which refuses 0 here."""
-    names = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
-    retention_ms = _first(values, (names[0], 1), (names[1], _MINUTE_MS), (names[2], _HOUR_MS))
-    if retention_ms == 0:
-        name = next(each for each in names if values[each] is not None)
-        message = f"{name}=0 is not possible: allowed is -1, or at least 1"
-        raise ImpossibleTogetherError(message, name)
-    return max(-1, retention_ms)
-
-
-def _check_defaults(defaults: Mapping[str, Value]) -> None:
-    """A broker's key may allow what the topic's key doesn't (a flush interval below 0)."""
-    for key in TOPIC_KEYS:
-        if key.broker_key is None or defaults[key.name] is None:
-            continue
-        try:
-            key.parse(value_text(defaults[key.name]))
-        except ConfigError:
-            text = value_text(defaults[key.name])
-            message = f"{key.broker_key}={text} is not possible: allowed is {key.describe_allowed()}"
-            raise ImpossibleTogetherError(message, key.broker_key) from None
-
-
-def _first(values: Mapping[str, Value], *candidates: tuple[str, int]) -> int:
-    """The first key that is set, times its unit."""
-    for name, unit in candidates:
-        value = values[name]
-        if value is not None:
-            return _number(value) * unit
-    raise AssertionError(candidates)
-
-
 def _effective(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
     return {**broker.topic_defaults, **_own(overrides)}
 
@@ -238,8 +178,3 @@ def _own(overrides: Mapping[str, str]) -> dict[str, Value]:
         with contextlib.suppress(KeyError, ConfigError):
             own[name] = TOPIC_KEYS_BY_NAME[name].parse(text)
     return own
-
-
-def _number(value: Value) -> int:
-    assert isinstance(value, int), value
-    return value

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import CLUSTER, Operation, Resource, ResourceType, topic
+from lowtide.broker.authorizer import ALL_CLUSTER_OPERATIONS, CLUSTER, Operation, Resource, ResourceType, topic
 from lowtide.broker.config.resources import ResourceType as Configured
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
-from lowtide.broker.handlers.metadata import ALL_CLUSTER_OPERATIONS
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from lowtide.protocol.messages.describe_cluster import OPERATIONS_NOT_ASKED, DescribeClusterRequest, DescribeClusterResponse

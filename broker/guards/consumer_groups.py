@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import Operation, group, topic
+from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS, Operation, group, topic
 from lowtide.broker.coordinator.consumer.consumer_heartbeats import heartbeat_failed
 from lowtide.broker.guards.guard import Asker, Verdict
-from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

@@ -7,10 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import Operation, Resource, ResourceType, group
+from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS, Operation, Resource, ResourceType, group
 from lowtide.broker.coordinator.classic.rebalancing import join_failed, sync_failed
 from lowtide.broker.guards.guard import Asker, Guard, Verdict, with_rows
-from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse

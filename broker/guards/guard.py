@@ -13,9 +13,9 @@ import msgspec
 
 from lowtide.broker.authorizer import CLUSTER, Authorizer, Operation, Resource, topic
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.types import TopicId
 

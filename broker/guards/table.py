@@ -9,7 +9,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import cluster, consumer_groups, groups, topics, transactions
 from lowtide.broker.guards.guard import Guard, guarded
 from lowtide.broker.guards.offset_fetch import offset_fetch
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
 
 GUARDS: Final[Mapping[ApiKey, Guard]] = {

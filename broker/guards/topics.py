@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import CLUSTER, Operation, topic
+from lowtide.broker.authorizer import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, CLUSTER, Operation, topic
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
-from lowtide.broker.handlers.metadata import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_producers import (

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator, change_each
 from lowtide.broker.config.resources import ResourceType, check_keys, resource_of
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.alter_configs import (
     AlterConfigsRequest,

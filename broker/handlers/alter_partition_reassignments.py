@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
 from lowtide.broker.authorizer import CLUSTER, Operation
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_partition_reassignments import (

@@ -18,9 +18,9 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec, VersionRange
 from lowtide.broker.network.features import FINALIZED_EPOCH, finalized, supported
+from lowtide.broker.network.routes import HandlerSpec, VersionRange
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
+from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.handlers.describe_groups import ALL_GROUP_OPERATIONS
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import ask_in_slices
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey

@@ -20,12 +20,12 @@ from typing import Final
 
 from lowtide.broker.authorizer import Operation, allowed_topics
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.large_requests import Bounds
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.delayed.delete_records import DelayedDeleteRecords, DeleteRow
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer import CLUSTER, Operation, topic
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -14,11 +14,11 @@ KIPs: 430, 700, 919, 1073.
 
 from __future__ import annotations
 
+from lowtide.broker.authorizer import ALL_CLUSTER_OPERATIONS
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.handlers.metadata import ALL_CLUSTER_OPERATIONS
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.endpoints import controller_for, endpoint_of, endpoints_for
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

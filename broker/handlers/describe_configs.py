@@ -19,9 +19,9 @@ from collections.abc import Generator, Sequence
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.config.described import ConfigEntry
 from lowtide.broker.config.resources import resource_of
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

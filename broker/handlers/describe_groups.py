@@ -15,19 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState, Member
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsRequest, DescribeGroupsResponse
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
-
-ALL_GROUP_OPERATIONS = 3400
-"""A bit field of what a client may do with a group where nothing is forbidden (KIP-430)."""
 
 _NOT_FOUND_SINCE = 6
 

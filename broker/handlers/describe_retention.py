@@ -20,8 +20,8 @@ from typing import Final
 from lowtide.broker.authorizer import Operation, allowed_topics, group
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOBODY, Consumed
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Asked, Doubt, Outcome
 from lowtide.broker.retention.log_retention import Retention, offsets_of
 from lowtide.broker.slices import walk_in_slices

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 
+from lowtide.broker.authorizer import ALL_TOPIC_OPERATIONS
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.handlers.metadata import ALL_TOPIC_OPERATIONS
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_replicas
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener

@@ -21,8 +21,8 @@ from typing import Final
 
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
 from lowtide.broker.authorizer import CLUSTER, Operation
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -30,14 +30,14 @@ from lowtide.broker.authorizer import CLUSTER, Operation, topic
 from lowtide.broker.config.keys_cluster import RACK_AWARE_SELECTOR
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.fetching import GuardedFetchReader
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.endpoints import MadeOnce, endpoints_for
 from lowtide.broker.network.large_requests import COUNTED_ELSEWHERE
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.delayed.fetch import READ_COMMITTED, DelayedFetch, FetchOutcome, FetchReader, FetchRules, may_wait, respond
 from lowtide.broker.partitions.fetch_session import CONSUMER, FetchPlan, FetchTarget, requested_targets
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import PARTITIONS_AT_ONCE, PARTITIONS_OF_A_STEP
 from lowtide.broker.turns import Steps
 from lowtide.metadata.session import MetadataSession

@@ -20,10 +20,10 @@ from typing import cast
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.endpoints import endpoint_of
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of, promised
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -19,9 +19,9 @@ from __future__ import annotations
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.store import MetadataStoreError
 from lowtide.protocol.api_keys import ApiKey

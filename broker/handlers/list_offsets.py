@@ -22,10 +22,10 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.delayed.timestamp_search import LongRow, TimestampSearches, Unfinished
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_offsets import (
@@ -101,7 +101,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | Pending[ListOffsetsResponse]:
         named = Counter((topic.name, row.partition_index) for topic in request.topics for row in topic.partitions)
-        searches = TimestampSearches[ListOffsetsPartitionResponse](broker)
+        searches = TimestampSearches[ListOffsetsPartitionResponse](broker.replicas.slices, broker.batch_lane, broker.log)
         topics = []
         for topic in request.topics:
             rows: list[ListOffsetsPartitionResponse] = []

@@ -15,8 +15,8 @@ from typing import Final
 
 from lowtide.broker.authorizer import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.api_keys import ApiKey

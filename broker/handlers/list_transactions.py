@@ -18,9 +18,9 @@ from typing import Final
 from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, PatternError
 from lowtide.broker.coordinator.transactions.transaction import STATE_NAMES, Transaction
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

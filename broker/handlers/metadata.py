@@ -23,12 +23,13 @@ from collections.abc import Collection, Generator
 from operator import is_
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.authorizer import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.endpoints import controller_for, endpoints_for, leader_for, offline_replicas
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
@@ -44,10 +45,6 @@ from lowtide.protocol.messages.metadata import (
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId
 from lowtide.replication.topic_names import INTERNAL_TOPICS, check_topic_name
-
-ALL_TOPIC_OPERATIONS = 3576
-ALL_CLUSTER_OPERATIONS = 8096
-"""Bit fields of what a client may do where nothing is forbidden (KIP-430)."""
 
 KEPT_ANSWERS = 256
 _KEPT_PARTITIONS = 100

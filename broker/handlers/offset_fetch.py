@@ -21,9 +21,9 @@ from functools import partial
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import ask_in_slices, run_in_turns
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

@@ -12,9 +12,9 @@ KIPs: 101, 279, 320.
 from __future__ import annotations
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.offset_for_leader_epoch import (

@@ -25,14 +25,14 @@ from __future__ import annotations
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.produce.produce_attempt import CurrentLeaders, ProduceAttempt, ProduceParts
 from lowtide.broker.partitions.produce.produce_in_slices import SlicedProduce
 from lowtide.broker.partitions.produce.produce_rows import failed, has_transactional, once_each
 from lowtide.broker.partitions.produce.produce_slowly import SlowProduce
 from lowtide.broker.partitions.produce.slow_batches import KeptBytes
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData, TopicProduceResponse

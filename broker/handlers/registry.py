@@ -59,7 +59,7 @@ from lowtide.broker.handlers import (
     unregister_broker,
     write_txn_markers,
 )
-from lowtide.broker.network.dispatcher import HandlerSpec, VersionRange
+from lowtide.broker.network.routes import HandlerSpec, VersionRange
 from lowtide.broker.retention.log_retention import Retention
 from lowtide.protocol.api_keys import ApiKey
 

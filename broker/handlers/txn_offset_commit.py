@@ -24,10 +24,11 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.coordinator.transactions.transaction_verifier import AskedTransaction, Question, TransactionVerifier, told_to_committer
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, told_to_committer
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.txn_offset_commit import (

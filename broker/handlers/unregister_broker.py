@@ -17,8 +17,8 @@ from typing import Final
 from lowtide.broker.administration.committing import decide_and_commit
 from lowtide.broker.authorizer import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode

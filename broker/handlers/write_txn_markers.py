@@ -19,9 +19,9 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transactions.marker_sender import TIMEOUT_MS
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
-from lowtide.broker.network.connection import RequestContext
-from lowtide.broker.network.dispatcher import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.write_txn_markers import (

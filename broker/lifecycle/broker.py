@@ -39,12 +39,13 @@ from lowtide.broker.lifecycle.recovery_lines import tell_recoveries
 from lowtide.broker.lifecycle.registered_directories import BrokerDirectories, replicas_of
 from lowtide.broker.lifecycle.unclean_elections import tell_unclean_elections
 from lowtide.broker.network.admission import connection_limits
+from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.peer_client import PeerClients
-from lowtide.broker.network.server import ConnectionHost, Server, open_listeners
+from lowtide.broker.network.server import Server, open_listeners
 from lowtide.broker.partitions.alter_partition_manager import IsrChanges
+from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch_session import FetchSessionCache
-from lowtide.broker.partitions.produce.batch_lane import BatchLane
 from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.partitions.replication_health import ReplicationHealth

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from lowtide.broker.config.key import ImpossibleTogetherError
+from lowtide.broker.config.connection_overrides import OVERRIDES, PER_IP, parse_overrides
 
 if TYPE_CHECKING:
     from lowtide.broker.config.broker_config import BrokerConfig
-    from lowtide.broker.config.key import Value
     from lowtide.broker.descriptors import DescriptorBudget
 
 IDLE_MS: Final = 60_000
@@ -36,9 +35,6 @@ SILENT_MS: Final = 1_000
 
 _CANDIDATES: Final = 64
 """The connections that are looked for together: each look visits all connections."""
-
-OVERRIDES: Final = "max.connections.per.ip.overrides"
-PER_IP: Final = "max.connections.per.ip"
 
 
 class Admitted(Protocol):
@@ -82,18 +78,6 @@ def connection_limits(config: BrokerConfig, budget: DescriptorBudget) -> Connect
         overrides=parse_overrides(config.values),
         brokers_listener=config.inter_broker_listener if len(config.listeners) > 1 else None,
     )
-
-
-def parse_overrides(values: Mapping[str, Value]) -> dict[str, int]:
-    """The numbers by address of `max.connections.per.ip.overrides`. Errors: ImpossibleTogetherError."""
-    overrides = {}
-    for entry in filter(None, (part.strip() for part in str(values[OVERRIDES] or "").split(","))):
-        address, _, number = entry.rpartition(":")
-        overrides[address.strip("[]")] = int(number)
-    if values[PER_IP] == 0 and not overrides:
-        message = f"{PER_IP}=0 is not possible without {OVERRIDES}: no client could connect"
-        raise ImpossibleTogetherError(message, PER_IP, OVERRIDES)
-    return overrides
 
 
 class Admission:

@@ -18,21 +18,17 @@ import mmap
 import struct
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR
 from lowtide.broker.network.large_requests import LargeRequest
-from lowtide.broker.network.outgoing import OutgoingQueue, Part
-from lowtide.broker.pending import NO_ANSWER, AnswerSlot, EncodedAnswer, Pending
+from lowtide.broker.network.outgoing import AnswerSlot, EncodedAnswer, OutgoingQueue, Part
+from lowtide.broker.network.routes import Route
+from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
-
-if TYPE_CHECKING:
-    from lowtide.broker.network.dispatcher import Route
-    from lowtide.broker.network.server import ConnectionHost
-
-__all__ = ["PARKED_PRODUCE_LIMIT", "Connection", "RequestContext"]
 
 PARKED_PRODUCE_LIMIT = 16
 """Produce requests of one connection that may wait at once, with what was answered behind them; several times what clients keep in
@@ -61,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing: OutgoingQueue | None = None
         self._frame: bytearray | mmap.mmap | None = None
         self._filled = self._target = self._allowed = 0
-        self._slots: deque[AnswerSlot] = deque()
+        self._slots: deque[AnswerSlot[Route]] = deque()
         self._held = 0
         self._turn_ms = TURN_MS
         self._turns_left = 0
@@ -415,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
             self._held |= _PARKED
         pending.listen(lambda response: self._on_answer(slot, response))
 
-    def _on_answer(self, slot: AnswerSlot, response: Any) -> None:
+    def _on_answer(self, slot: AnswerSlot[Route], response: Any) -> None:
         """A parked request has its answer: send it when its turn has come."""
         if self.closed:
             return

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.network.dispatcher import VersionRange
+from lowtide.broker.network.routes import VersionRange
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
 

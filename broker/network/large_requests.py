@@ -17,20 +17,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.outgoing import EncodedAnswer, Part
 from lowtide.broker.network.refusals import Refuse
 from lowtide.broker.network.request_parts import Cut, check_rows, cut_request, join_answers
-from lowtide.broker.pending import NO_ANSWER, EncodedAnswer, Pending
-from lowtide.broker.request_context import RequestContext
+from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.turns import Piece, Steps, Turns
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
-
-if TYPE_CHECKING:
-    from lowtide.broker.network.connection import Connection
 
 ROWS_MAX_KEY: Final = "lowtide.request.rows.max"
 
@@ -38,6 +35,14 @@ COUNTED_ELSEWHERE: Final[Any] = Pending()
 """Yielded by a handler's steps: what it keeps from now on is bounded by itself."""
 
 COUNTED_ELSEWHERE.complete(None)
+
+
+class Sender(Client, Protocol):
+    """The connection by which a large request came."""
+
+    def refuse(self, reason: str) -> None:
+        """Its client has sent what makes no sense: close."""
+        ...
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,14 +85,14 @@ class LargeRequest:
         frame: Any,
         bounds: tuple[int, int],
         correlation_id: int,
-        sender: Connection,
+        sender: Sender,
     ) -> None:
         """`bounds` are the frame's first position and its end, exclusive."""
         self.route = route
         self.frame = frame
         self.start, self.stop = bounds
         self.correlation_id = correlation_id
-        self.sender: Connection | None = sender
+        self.sender: Sender | None = sender
         self.answer: Pending[Any] = Pending()
         self.on_done: Callable[[], None] | None = None
         self.charged = 0
@@ -109,7 +114,7 @@ class LargeRequests:
         turns: Turns,
         rows_max: int,
         on_bug: Callable[[LargeRoute, Exception], None],
-        on_refused: Callable[[Connection, str, str], None],
+        on_refused: Callable[[Sender, str, str], None],
     ) -> None:
         """`on_bug` is called with what a request raised, `on_refused` with why one is refused."""
         self._turns = turns

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lowtide.broker.network.large_requests import LargeRoute
 from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.refusals import refuser
 from lowtide.broker.network.request_parts import cut_for
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.headers import read_client_id, skip_header_tags
-
-if TYPE_CHECKING:
-    from lowtide.broker.network.dispatcher import HandlerSpec
 
 _PLAIN_PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iiB")

@@ -12,8 +12,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
+from lowtide.broker.pending import Pending
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.log import FileSlice
 
@@ -25,6 +26,29 @@ PARTS_AT_ONCE = 400
 
 Buffer = bytes | bytearray | memoryview
 Part = Buffer | FileSlice
+RouteT = TypeVar("RouteT")
+
+
+class EncodedAnswer:
+    """An answer that is bytes already, its size and header with it."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+
+
+class AnswerSlot(Generic[RouteT]):
+    """The place of one answer in the order of a connection's answers."""
+
+    __slots__ = ("correlation_id", "may_be_followed", "parts", "pending", "route")
+
+    def __init__(self, route: RouteT, correlation_id: int, pending: Pending[Any] | None, *, may_be_followed: bool = False) -> None:
+        self.route = route
+        self.may_be_followed = may_be_followed
+        self.correlation_id = correlation_id
+        self.pending = pending
+        self.parts: list[Part] | None = None
 
 
 class WriteTransport(Protocol):

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import cast
 
 from lowtide.broker.config.listeners import Listener as ConfiguredListener
-from lowtide.broker.network.admission import Admission, Admitted, ConnectionLimits
 from lowtide.broker.network.connection import Connection
-from lowtide.broker.network.dispatcher import Dispatcher, Route
-from lowtide.broker.network.frame_buffers import FrameBuffers
-from lowtide.broker.network.large_requests import LargeRequests, LargeRoute
-from lowtide.broker.network.outgoing import CHUNK_BYTES, BufferPool
-from lowtide.broker.network.request_memory import RequestMemory
+from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.slow_clients import why_to_end
-from lowtide.broker.network.slow_lane import SlowLane
-from lowtide.broker.turns import Turns
-from lowtide.runtime.clock import Clock
 from lowtide.runtime.network import LISTEN_BACKLOG, Listener, bound_port, listen
-from lowtide.runtime.worker import Worker
-
-SCRATCH_BYTES = 256 * 1024
-"""What one receive may bring, for all connections: about a socket's receive buffer."""
-
-_IDLE_CHUNKS = 8
-"""Buffers that are kept for the next file to be sent, or frame to be received: eight megabytes together."""
 
 _SWEEP_INTERVAL_S = 5.0
 """How often idle and slow connections are looked for."""
@@ -34,94 +19,6 @@ _HURRY_INTERVAL_S = 1.0
 """How often those are looked for who are in the way of others that wait for memory."""
 
 _CLOSE_POLL_S = 0.005
-
-_REFUSALS_LOGGED_PER_S = 10
-"""Log lines about misbehaving clients; more are counted only, or a client could fill the disk with them."""
-
-
-class ConnectionHost:
-    """What all connections of a broker share."""
-
-    def __init__(
-        self,
-        *,
-        dispatcher: Dispatcher,
-        clock: Clock,
-        worker: Worker,
-        log: Any,
-        maximum_frame_bytes: int,
-        request_memory_bytes: int,
-        limits: ConnectionLimits,
-        request_rows_max: int,
-        turns: Turns,
-    ) -> None:
-        self.dispatcher = dispatcher
-        self.routes = dispatcher.routes
-        self.now_ms = clock.monotonic_ms
-        self.worker = worker
-        self.log = log
-        self.maximum_frame_bytes = maximum_frame_bytes
-        self.memory = RequestMemory(request_memory_bytes)
-        self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused)
-        self.buffers = BufferPool(CHUNK_BYTES, _IDLE_CHUNKS)
-        self.frame_buffers = FrameBuffers(self.buffers)
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.connections: dict[Connection, None] = {}
-        self.lane = SlowLane(self.now_ms)
-        self.serving = True
-        self.admission = Admission(limits, clock.monotonic_ms)
-        self._refusals_second = 0
-        self._refusals = 0
-        self._refusals_unlogged = 0
-
-    def serve(self) -> None:
-        """Answer those who connected while `serving` was False: the port is known before the broker is ready."""
-        self.serving = True
-        for connection in self.connections:
-            connection.begin()
-
-    def on_connected(self, connection: Connection) -> str | None:
-        """Count a connection. Returns why it may not stay, None when it may."""
-        self.connections[connection] = None
-        refused = self.admission.admit(connection, cast("Mapping[Admitted, None]", self.connections))
-        if refused is None:
-            self.lane.on_connected(connection)
-        return refused
-
-    def on_disconnected(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self.lane.leave(connection)
-        if self.connections.pop(connection, connection) is None:
-            self.admission.left(connection)
-
-    def abort_connections(self) -> None:
-        """Cut all connections off, whatever is owed to them."""
-        for connection in list(self.connections):
-            connection.close("the broker ends")
-
-    def active_since(self, since_ms: int) -> list[str]:
-        """Clients that something was received from at or after a moment of the monotonic clock."""
-        return [connection.peer for connection in self.connections if connection.last_active_ms >= since_ms]
-
-    def on_refused(self, connection: Connection, reason: str, event: str = "connection closed") -> None:
-        """Log why a connection is closed, or a request refused, at most so many lines a second."""
-        second = self.now_ms() // 1000
-        if second != self._refusals_second:
-            if self._refusals_unlogged:
-                self.log.warning("more connections were closed, or requests refused", count=self._refusals_unlogged)
-            self._refusals_second, self._refusals, self._refusals_unlogged = second, 0, 0
-        self._refusals += 1
-        if self._refusals > _REFUSALS_LOGGED_PER_S:
-            self._refusals_unlogged += 1
-        else:
-            self.log.warning(event, peer=connection.peer, reason=reason)
-
-    def _on_large_bug(self, route: LargeRoute, error: Exception) -> None:
-        self.log.error("request failed", request=route.name, exc_info=error)
-
-    def on_bug(self, connection: Connection, route: Route, error: Exception) -> None:
-        """A handler raised: our fault, told with its traceback."""
-        self.log.error("request failed", peer=connection.peer, request=route.name, exc_info=error)
 
 
 class Server:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from lowtide.broker.pending import Spawn
     from lowtide.metadata.session import MetadataSession
-    from lowtide.replication.in_sync_replicas import IsrProposal
     from lowtide.replication.leadership import Leadership
+    from lowtide.replication.leadership_state import IsrProposal
     from lowtide.replication.partition import Partition
 
 _NAMES_TOLD: Final = 5

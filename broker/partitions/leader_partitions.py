@@ -17,13 +17,14 @@ from lowtide.replication.partition import Partition, PartitionChange
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from lowtide.broker.partitions.replica_manager import ReplicaManager
+    from lowtide.broker.partitions.delayed.queue import DelayedQueue
+    from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.store import Revision
     from lowtide.replication.follower_state import FollowerFetch, FollowerState
-    from lowtide.replication.in_sync_replicas import IsrProposal
     from lowtide.replication.leadership import Leadership
+    from lowtide.replication.leadership_state import IsrProposal
     from lowtide.runtime.clock import Clock
 
 LOOK_PART: Final = 8
@@ -49,10 +50,21 @@ class FollowerRequest(Protocol):
         ...
 
 
+class WaitingReplicas(Protocol):
+    """What is asked of the replica manager: the image that it acts on, and the requests that wait."""
+
+    image: MetadataImage | None
+    is_fenced: Callable[[], bool] | None
+    fetches: DelayedQueue
+    follower_fetches: DelayedQueue
+    commits: DelayedQueue
+    deletes: DelayedQueue
+
+
 class LedPartitions:
     """See the module. Part of the replica manager."""
 
-    def __init__(self, replicas: ReplicaManager, clock: Clock, loop: asyncio.AbstractEventLoop, *, lag_time_max_ms: int) -> None:
+    def __init__(self, replicas: WaitingReplicas, clock: Clock, loop: asyncio.AbstractEventLoop, *, lag_time_max_ms: int) -> None:
         """`lag_time_max_ms` is `replica.lag.time.max.ms`."""
         self.lag_time_max_ms = lag_time_max_ms
         self.writer: IsrWriter | None = None

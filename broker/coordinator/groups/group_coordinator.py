@@ -19,8 +19,8 @@ from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRu
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic
 from lowtide.broker.coordinator.runtime.shard import Shard
-from lowtide.broker.network.connection import RequestContext
 from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode

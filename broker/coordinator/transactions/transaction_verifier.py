@@ -23,6 +23,7 @@ from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import VERIFICATION_PURPOSE, TransactionCoordinator
 from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.broker.partitions.produce.transaction_question import Answered, AskedTransaction, Question
 from lowtide.broker.pending import Pending
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import ApiKey
@@ -33,39 +34,12 @@ from lowtide.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from lowtide.protocol.types import ProducerEpoch, ProducerId, TopicPartition
+from lowtide.protocol.types import TopicPartition
 
 TIMEOUT_MS: Final = 30_000
 _VERSION: Final = 5
 
-_COMES_AGAIN: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
-
-class AskedTransaction(msgspec.Struct, frozen=True):
-    """What questions have in common that go out together. `adds`: partitions are to be added, where else they must have been."""
-
-    transactional_id: str
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
-    adds: bool
-
-
-class Question(msgspec.Struct, frozen=True):
-    """About one partition of one transaction."""
-
-    transaction: AskedTransaction
-    partition: TopicPartition
-
-
-Answered: TypeAlias = Callable[[ErrorCode], None]
 _Answers: TypeAlias = Mapping[TopicPartition, ErrorCode]
 
 
@@ -229,17 +203,3 @@ def told_to_committer(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     if error == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
         return ErrorCode.INVALID_TXN_STATE
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error == ErrorCode.NETWORK_EXCEPTION else append_error(error)
-
-
-def told_to_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:
-    """What a producer is told of an answer: what it may do again is called so by an error that it knows of old.
-
-    Source: `AddPartitionsToTxnManager`, `ReplicaManager.maybeSendPartitionsToTransactionCoordinator`.
-    """
-    if error == ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
-        return ErrorCode.INVALID_TXN_STATE
-    if error == ErrorCode.CONCURRENT_TRANSACTIONS and adds:
-        return error
-    return ErrorCode.NOT_ENOUGH_REPLICAS if error in _COMES_AGAIN else error

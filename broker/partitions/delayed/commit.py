@@ -7,14 +7,13 @@ that doesn't wait for the leader's own disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lowtide.broker.partitions.delayed.queue import DelayedQueue, DelayedRequest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.replication.partition import Partition
     from lowtide.storage.log.log import Log
 
@@ -24,13 +23,28 @@ def committed_end(log: Log) -> Offset:
     return min(log.high_watermark, log.recovery_point) if log.flush_is_due else log.high_watermark
 
 
+class CommittingReplicas(Protocol):
+    """The partitions of this broker, and who waits for them."""
+
+    flushes: DelayedQueue
+    commits: DelayedQueue
+
+    def find(self, topic: str, partition: int) -> Partition | ErrorCode:
+        """The partition, or why it isn't here."""
+        ...
+
+    def flush(self, partition: Partition) -> None:
+        """Have what was appended synced."""
+        ...
+
+
 class CommitWait(DelayedRequest):
     """Waits for the high watermark of one partition, and its flush where that is due, within the leadership in which it was made."""
 
     __slots__ = ("_callback", "_deadline_ms", "_leader_epoch", "_offset", "_partition", "_queue", "_replicas")
 
     def __init__(
-        self, replicas: ReplicaManager, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], deadline_ms: int
+        self, replicas: CommittingReplicas, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], deadline_ms: int
     ) -> None:
         """`offset` is an exclusive end."""
         super().__init__()

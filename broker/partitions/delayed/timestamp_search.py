@@ -19,7 +19,8 @@ from lowtide.protocol.types import Offset
 from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX, LongSearch, SearchOn, TimestampedOffset, find_in_batch
 
 if TYPE_CHECKING:
-    from lowtide.broker.context import BrokerContext
+    from lowtide.broker.partitions.batch_lane import BatchLane
+    from lowtide.broker.slices import RequestSlices
     from lowtide.replication.partition import Partition
     from lowtide.storage.log.decompression_room import DecompressionRoom
     from lowtide.storage.log.file_slice import FileSlice
@@ -57,8 +58,10 @@ class LongRow(NamedTuple, Generic[RowT]):
 class TimestampSearches(Generic[RowT]):
     """The rows of one request that take long."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(self, slices: RequestSlices, lane: BatchLane, log: Any) -> None:
+        self._slices = slices
+        self._lane = lane
+        self._log = log
         self._rows: deque[LongRow[RowT]] = deque()
         self._pending: Pending[Any] = Pending()
         self._response: Any = None
@@ -84,7 +87,7 @@ class TimestampSearches(Generic[RowT]):
         if isinstance(step, LongSearch) and self._read(partition, step):
             return
         start_offset = step.start_offset if isinstance(step, SearchOn) else 0  # The batch has gone: from the beginning.
-        self._broker.replicas.slices.call_later(0, partial(self._guarded, self._look_up_again, start_offset, None))
+        self._slices.call_later(0, partial(self._guarded, self._look_up_again, start_offset, None))
 
     def _read(self, partition: Partition, step: LongSearch) -> bool:
         """Have the batch searched; False if it was deleted or truncated meanwhile."""
@@ -93,7 +96,7 @@ class TimestampSearches(Generic[RowT]):
         if read.slice is None or step.next_offset <= log.log_start_offset:
             return False
         work = partial(_search, read.slice, step)
-        self._broker.batch_lane.begin(DECOMPRESSED_BYTES_MAX).submit(work, partial(self._guarded, self._on_searched, step, read.slice))
+        self._lane.begin(DECOMPRESSED_BYTES_MAX).submit(work, partial(self._guarded, self._on_searched, step, read.slice))
         return True
 
     def _on_searched(self, step: LongSearch, read: FileSlice, outcome: TimestampedOffset | BaseException | None) -> None:
@@ -125,8 +128,8 @@ class TimestampSearches(Generic[RowT]):
             return
         try:
             step(*arguments)
-        except Exception as error:
-            self._broker.log.error("request failed", request="ListOffsets", exc_info=error)
+        except Exception as error:  # noqa: BLE001  it is logged with its traceback
+            self._log.error("request failed", request="ListOffsets", exc_info=error)
             self._pending.fail()
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lowtide.broker.coordinator.transactions.transaction_verifier import AskedTransaction, Question, TransactionVerifier, told_to_producer
 from lowtide.broker.network.endpoints import endpoints_for
 from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.produce.produce_rows import failed, not_appended, refused_for_now, rejected
 from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
+from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, Verifier, told_to_producer
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
@@ -35,9 +35,9 @@ from lowtide.storage.log.validator import Rejection, ValidatedBatch, ValidationR
 from lowtide.storage.log.verifications import Verification
 
 if TYPE_CHECKING:
-    from lowtide.broker.network.connection import RequestContext
-    from lowtide.broker.partitions.produce.batch_lane import BatchLane
+    from lowtide.broker.partitions.batch_lane import BatchLane
     from lowtide.broker.pending import Pending
+    from lowtide.broker.request_context import RequestContext
     from lowtide.runtime.clock import Clock
 
 _ZSTD_SINCE = 7
@@ -86,7 +86,7 @@ class ProduceParts(msgspec.Struct, frozen=True):
 
     replicas: ReplicaManager
     clock: Clock
-    verifier: TransactionVerifier
+    verifier: Verifier
     leaders: CurrentLeaders
     lane: BatchLane
     decompressed_bytes_max: int

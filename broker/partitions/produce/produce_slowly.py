@@ -13,7 +13,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 if TYPE_CHECKING:
-    from lowtide.broker.partitions.produce.batch_lane import RequestLane
+    from lowtide.broker.partitions.batch_lane import RequestLane
     from lowtide.broker.partitions.produce.produce_attempt import ProduceAttempt
     from lowtide.broker.partitions.produce.slow_batches import SlowBatch
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.coordinator.transactions.transaction_verifier import Question
+from lowtide.broker.partitions.produce.transaction_question import Question
 from lowtide.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse
 from lowtide.protocol.records import ATTRIBUTES_POSITION, COMPRESSION_BITS
 from lowtide.replication.partition import Partition

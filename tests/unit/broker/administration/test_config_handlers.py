@@ -11,7 +11,7 @@ import pytest
 from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.resources import ResourceType
 from lowtide.broker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
-from lowtide.broker.network.connection import RequestContext
+from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages import alter_configs as legacy
 from lowtide.protocol.messages import incremental_alter_configs as incremental

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lowtide.broker.administration.forwarding import CONTROLLER_WAIT_MS, Forwarder, was_forwarded
-from lowtide.broker.network.dispatcher import HandlerSpec
 from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey

@@ -14,7 +14,8 @@ from lowtide.broker.guards.fetching import GuardedFetchReader
 from lowtide.broker.guards.guard import guarded
 from lowtide.broker.guards.table import ASK_THEMSELVES, FOR_EVERYBODY, GUARDS, behind_guards
 from lowtide.broker.handlers.registry import handlers, handlers_of_ours
-from lowtide.broker.network.dispatcher import Dispatcher, HandlerSpec
+from lowtide.broker.network.dispatcher import Dispatcher
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.api_keys import API, ApiKey

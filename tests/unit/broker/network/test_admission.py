@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
+from lowtide.broker.config.connection_overrides import OVERRIDES, PER_IP, parse_overrides
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.descriptors import DESCRIPTORS_MIN, share_out
-from lowtide.broker.network.admission import IDLE_MS, OVERRIDES, PER_IP, SILENT_MS, Admission, Admitted, ConnectionLimits, parse_overrides
+from lowtide.broker.network.admission import IDLE_MS, SILENT_MS, Admission, Admitted, ConnectionLimits
 
 
 class Client:

@@ -15,8 +15,10 @@ import pytest
 
 from lowtide.broker.network.admission import ConnectionLimits
 from lowtide.broker.network.connection import PARKED_PRODUCE_LIMIT
-from lowtide.broker.network.dispatcher import Route, Routes
-from lowtide.broker.network.server import SCRATCH_BYTES, ConnectionHost, Server
+from lowtide.broker.network.connection_host import SCRATCH_BYTES, ConnectionHost
+from lowtide.broker.network.dispatcher import Routes
+from lowtide.broker.network.routes import Route
+from lowtide.broker.network.server import Server
 from lowtide.broker.network.slow_clients import HALF_CLOSED_GRACE_MS
 from lowtide.broker.network.slow_lane import Refusals
 from lowtide.broker.pending import Pending

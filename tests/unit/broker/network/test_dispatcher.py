@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lowtide.broker.network.dispatcher import Dispatcher, HandlerSpec
+from lowtide.broker.network.dispatcher import Dispatcher
+from lowtide.broker.network.routes import HandlerSpec
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError

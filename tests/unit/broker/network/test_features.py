@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lowtide.broker.handlers import api_versions
-from lowtide.broker.network.dispatcher import VersionRange
 from lowtide.broker.network.features import FEATURES, finalized, supported
+from lowtide.broker.network.routes import VersionRange
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

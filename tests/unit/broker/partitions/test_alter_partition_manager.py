@@ -11,7 +11,7 @@ from lowtide.metadata import keys
 from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, UnavailableError
 from lowtide.replication.alter_partition import BATCH_PARTITIONS, plan_alter_partition, take_batch
-from lowtide.replication.in_sync_replicas import IsrProposal
+from lowtide.replication.leadership_state import IsrProposal
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from tests.unit.replication.leaders import TOPIC_ID, FakeLog, image_of, leads, partition_of
 

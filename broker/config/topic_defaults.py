@@ -1,0 +1,71 @@
+"""What a topic has that sets nothing itself: its keys, from a broker's values.
+
+Source: Kafka's LogConfig and KafkaConfig, whose keys of a broker differ in unit and name from those of topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lowtide.broker.config.consumed_retention import broker_consumed_ms, check_broker
+from lowtide.broker.config.key import ConfigError, ImpossibleTogetherError, Value, number, value_text
+from lowtide.broker.config.keys_topics import TOPIC_KEYS
+
+_HOUR_MS: Final = 3_600_000
+_MINUTE_MS: Final = 60_000
+
+
+def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
+    """What a topic that sets nothing has, from a broker's values.
+
+    Errors: ImpossibleTogetherError where a broker's value isn't one that a topic could have.
+    """
+    defaults: dict[str, Value] = {}
+    for key in TOPIC_KEYS:
+        defaults[key.name] = key.default_value if key.broker_key is None else values[key.broker_key]
+    defaults["segment.ms"] = _first(values, ("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS))
+    defaults["segment.jitter.ms"] = _first(values, ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS))
+    defaults["flush.ms"] = _first(values, ("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1))
+    defaults["retention.ms"] = _retention_ms(values)
+    defaults["retention.commitoffset.ms"] = broker_consumed_ms(values)
+    _check_defaults(defaults)
+    return defaults
+
+
+def check_consumed_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
+    """Whether a broker keeps consumed records no longer than any. Errors: ImpossibleTogetherError."""
+    check_broker(values, number(defaults["retention.ms"]))
+
+
+def _retention_ms(values: Mapping[str, Value]) -> int:
+    """The broker's retention time; any negative number is -1, for ever. Source: Kafka's KafkaConfig, which refuses 0 here."""
+    names = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+    retention_ms = _first(values, (names[0], 1), (names[1], _MINUTE_MS), (names[2], _HOUR_MS))
+    if retention_ms == 0:
+        name = next(each for each in names if values[each] is not None)
+        message = f"{name}=0 is not possible: allowed is -1, or at least 1"
+        raise ImpossibleTogetherError(message, name)
+    return max(-1, retention_ms)
+
+
+def _check_defaults(defaults: Mapping[str, Value]) -> None:
+    """A broker's key may allow what the topic's key doesn't (a flush interval below 0)."""
+    for key in TOPIC_KEYS:
+        if key.broker_key is None or defaults[key.name] is None:
+            continue
+        try:
+            key.parse(value_text(defaults[key.name]))
+        except ConfigError:
+            text = value_text(defaults[key.name])
+            message = f"{key.broker_key}={text} is not possible: allowed is {key.describe_allowed()}"
+            raise ImpossibleTogetherError(message, key.broker_key) from None
+
+
+def _first(values: Mapping[str, Value], *candidates: tuple[str, int]) -> int:
+    """The first key that is set, times its unit."""
+    for name, unit in candidates:
+        value = values[name]
+        if value is not None:
+            return number(value) * unit
+    raise AssertionError(candidates)
