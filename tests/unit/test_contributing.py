@@ -1,0 +1,71 @@
+"""The door for contributors: recipes name tests that exist, the workflow and the hooks call targets that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lowtide.metadata import keys
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("path", "name"), re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", RECIPES))
+def test_a_test_that_a_recipe_names_exists(path: str, name: str):
+    """A recipe is true as long as its tests hold it."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_the_five_recipes_are_there():
+    assert re.findall(r"^### (.+)$", RECIPES, re.MULTILINE) == [
+        "Add an API",
+        "Add a configuration key",
+        "Add a counter",
+        "Add a metadata record",
+        "Change a deletion rule",
+    ]
+
+
+def test_the_table_of_metadata_names_every_key():
+    """The docstring of `metadata/keys.py` says of each key what its value is and how long it lives."""
+    assert keys.__doc__ is not None
+    names = {value.decode() for name, value in vars(keys).items() if name.isupper() and isinstance(value, bytes)}
+    assert len(names) > 15
+    assert [name for name in names if f"`{name}" not in keys.__doc__] == []
+
+
+def test_the_workflow_runs_what_ci_runs():
+    """`.ci/run` as it is, and targets of the Makefile."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert ".ci/run" in commands
+    targets = {command.removeprefix("make ") for command in commands if command.startswith("make ")}
+    assert targets
+    assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+
+
+def test_the_hooks_fetch_nothing():
+    """They are commands of this tree, so a commit needs no network."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [repository["repo"] for repository in hooks] == ["local"]
+    for hook in hooks[0]["hooks"]:
+        assert hook["language"] == "system"
+        assert re.search(rf"^{hook['entry'].removeprefix('make ')}:", MAKEFILE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem)
+def test_a_form_for_issues_is_one(form: Path):
+    """GitHub shows a form only if it has a name, a description and fields with ids of their own."""
+    content = yaml.safe_load(form.read_text(encoding="utf-8"))
+    assert content["name"]
+    assert content["description"]
+    fields = [field["id"] for field in content["body"] if field["type"] != "markdown"]
+    assert fields
+    assert len(set(fields)) == len(fields)
