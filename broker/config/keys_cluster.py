@@ -82,8 +82,8 @@ CLUSTER_KEYS: Final[tuple[ConfigKey, ...]] = (
 
     # The metadata log of KRaft.
     ConfigKey("metadata.log.dir", _STRING, None, None, "Where the metadata log is."),
-    ConfigKey("metadata.log.max.record.bytes.between.snapshots", _LONG, "20971520", at_least(1), "After how many bytes a snapshot is made."),
-    ConfigKey("metadata.log.max.snapshot.interval.ms", _LONG, "3600000", at_least(0), "After how long a snapshot is made."),
+    ConfigKey("metadata.log.max.record.bytes.between.snapshots", _LONG, "20971520", at_least(1), "After how many bytes a snapshot is written."),
+    ConfigKey("metadata.log.max.snapshot.interval.ms", _LONG, "3600000", at_least(0), "After how long a snapshot is written."),
     ConfigKey("metadata.log.segment.bytes", _INT, "1073741824", at_least(8388608), "The size at which a segment of metadata is full."),
     ConfigKey("metadata.log.segment.ms", _LONG, "604800000", None, "The age at which a segment of metadata is closed."),
     ConfigKey("metadata.max.idle.interval.ms", _INT, "500", at_least(0), "How often an idle controller writes that it lives."),

@@ -107,6 +107,6 @@ SECURITY_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("sasl.oauthbearer.assertion.file", _STRING, None, None, "A file with a ready assertion."),
     ConfigKey("sasl.oauthbearer.assertion.private.key.file", _STRING, None, None, "The file of the key that signs assertions."),
     ConfigKey("sasl.oauthbearer.assertion.private.key.passphrase", _PASSWORD, None, None, "The secret of that key."),
-    ConfigKey("sasl.oauthbearer.assertion.template.file", _STRING, None, None, "A file that assertions are made from."),
+    ConfigKey("sasl.oauthbearer.assertion.template.file", _STRING, None, None, "The template file of assertions."),
 )
 # fmt: on

@@ -25,7 +25,7 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
     # Who it is. Lowtide's node.id is 0, and its log.dirs are ./data, so that it starts without a file.
     ConfigKey("node.id", _INT, "0", at_least(0), "The broker's number in its cluster.", enforced=True),
     ConfigKey("broker.id", _INT, "-1", None, "An older name of node.id; -1 leaves it to that.", enforced=True),
-    ConfigKey("broker.rack", _STRING, None, None, "The rack, or zone, that clients are told the broker stands in.", enforced=True),
+    ConfigKey("broker.rack", _STRING, None, None, "The rack, or zone, of the broker, as clients see it.", enforced=True),
     ConfigKey("process.roles", _LIST, "broker", OneOf(("broker", "controller")),
               "What the process is in a KRaft cluster; Lowtide's broker is both in one."),
     ConfigKey("server.max.startup.time.ms", _LONG, _FOREVER, at_least(0), "How long a start may take.", internal=True),
@@ -34,7 +34,7 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
 
     # Listeners and connections.
     ConfigKey("listeners", _LIST, "PLAINTEXT://:9092", _LISTENER, "Where it listens.", enforced=True),
-    ConfigKey("advertised.listeners", _LIST, None, _LISTENER, "The addresses that clients are told; the listeners when not set.", enforced=True),
+    ConfigKey("advertised.listeners", _LIST, None, _LISTENER, "The addresses that clients get; the listeners when not set.", enforced=True),
     ConfigKey("listener.security.protocol.map", _STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None,
               "Which security protocol each listener name stands for.", enforced=True),
     ConfigKey("early.start.listeners", _LIST, None, None, "Listeners that open before the broker is ready."),
@@ -73,8 +73,8 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
 
     # Topics.
     ConfigKey("auto.create.topics.enable", _BOOLEAN, "true", None, "Whether asking for a topic makes it.", enforced=True),
-    ConfigKey("num.partitions", _INT, "1", at_least(1), "How many partitions a topic gets when nobody says.", enforced=True),
-    ConfigKey("default.replication.factor", _INT, "1", None, "How many replicas a topic gets when nobody says.", enforced=True),
+    ConfigKey("num.partitions", _INT, "1", at_least(1), "How many partitions a topic gets when the request names no number.", enforced=True),
+    ConfigKey("default.replication.factor", _INT, "1", None, "How many replicas a topic gets when the request names no number.", enforced=True),
     ConfigKey("delete.topic.enable", _BOOLEAN, "true", None, "Whether topics may be deleted.", enforced=True),
     ConfigKey("create.topic.policy.class.name", _CLASS, None, None, "A class that judges new topics."),
     ConfigKey("alter.config.policy.class.name", _CLASS, None, None, "A class that judges configuration changes."),
