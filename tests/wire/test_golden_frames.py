@@ -22,9 +22,11 @@ import msgspec
 import pytest
 
 from lowtide.protocol.api_keys import API, ApiSpec, response_header_is_flexible
+from lowtide.protocol.client.connection import NEVER_MS, ClientConnection
+from lowtide.protocol.client.versions import exchange_of
 from lowtide.protocol.compiler import codec_for, reference_codec
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.framing import NEED_DATA, FrameDecoder, frame
+from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import read_request_header, read_response_header, request_header, response_header
 
 MUTATIONS = 250
@@ -113,16 +115,29 @@ def test_the_frame_means_what_is_written_beside_it(golden: Golden) -> None:
         assert golden.header_bytes() + codec.encode(message) == whole
 
 
+def client_of(golden: Golden) -> ClientConnection[str]:
+    """A client whose next request has the frame's correlation id."""
+    client: ClientConnection[str] = ClientConnection(golden.header.get("client_id", "client"))
+    client._correlation_id = golden.header["correlation_id"] - 1
+    return client
+
+
 @every_frame
-def test_byte_by_byte(golden: Golden) -> None:
-    """The frame comes out of the stream when its last byte arrives, and not before."""
-    decoder = FrameDecoder()
-    stream = frame(golden.frame)
-    for position in range(len(stream) - 1):
-        decoder.feed(stream[position : position + 1])
-        assert decoder.next_frame() is NEED_DATA
-    decoder.feed(stream[-1:])
-    assert decoder.next_frame() == golden.frame
+def test_our_client_sends_and_receives_it(golden: Golden) -> None:
+    """A request goes out as the same bytes. An answer comes out of the stream when its last byte arrives, and not before."""
+    stream, client = frame(golden.frame), client_of(golden)
+    if golden.is_request:
+        _, position = golden.read_header(golden.frame, len(golden.frame))
+        message = golden.codec().decode(golden.frame, position, len(golden.frame))
+        assert client.request(message, golden.version, "waiter") == stream
+        return
+    client._expect(exchange_of(golden.spec.request, golden.version), "waiter", NEVER_MS)
+    answers = []
+    for position in range(len(stream)):
+        assert answers == []
+        client.get_buffer()[0] = stream[position]
+        answers = client.receive(1)
+    assert [(waiter, as_json(answer)) for waiter, answer in answers] == [("waiter", golden.value)]
 
 
 @every_frame

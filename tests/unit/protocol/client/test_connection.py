@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client import connection as core
@@ -120,13 +122,21 @@ def test_a_fetch_has_its_connection_to_itself_unless_records_are_copied(first: A
 
 
 # ---------------------------------------------------------------------- answers
-@pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 64, 1 << 30])
-def test_answers_come_in_order_however_bytes_arrive(piece: int):
-    connection = waiting("a", "b", "c")
-    answers = feed(connection, metadata(1, 1) + metadata(2, 40) + metadata(3, 0), piece)
-    assert [(waiter, len(answer.brokers)) for waiter, answer in answers] == [("a", 1), ("b", 40), ("c", 0)]
+@given(sizes=st.lists(st.integers(0, 40), max_size=8), cuts=st.lists(st.integers(1, 200), min_size=1, max_size=20))
+def test_answers_come_in_order_however_the_stream_is_cut(sizes: list[int], cuts: list[int]):
+    """And nothing is left behind."""
+    connection = waiting(*range(len(sizes)))
+    stream = b"".join(metadata(number + 1, size) for number, size in enumerate(sizes))
+    answers: list[tuple[Any, Any]] = []
+    position = piece = 0
+    while position < len(stream):
+        cut = cuts[piece % len(cuts)]
+        answers += feed(connection, stream[position : position + cut])
+        position, piece = position + cut, piece + 1
+    assert [(waiter, len(answer.brokers)) for waiter, answer in answers] == list(enumerate(sizes))
     assert connection.broken is None
     assert not connection.waiting_count
+    assert len(connection.get_buffer()) == RECEIVE_BYTES
 
 
 def test_nothing_is_answered_before_the_last_byte():
