@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Any
@@ -417,6 +419,30 @@ def test_a_peer_cut_off_is_given_up_in_time_and_reached_again() -> None:
 
 def test_the_longest_back_off_is_a_second() -> None:
     assert BACKOFF.max_ms == 1000
+
+
+def test_a_fetch_costs_few_calls() -> None:
+    """Followers fetch thousands of times a second. Counted are calls of Python functions in the client and its core."""
+    rounds, calls = 100, Counter[str]()
+
+    def on_event(frame: Any, event: str, _argument: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.endswith(("network/peer_client.py", "client/connection.py", "client/versions.py")):
+            calls[frame.f_code.co_qualname] += 1
+
+    async def body(scene: Scene, _loop: SimulatedLoop, _peers: list[ScriptedPeer]) -> None:
+        client = scene.client("fetch")
+        await client.request(ApiKey.FETCH, 12, FETCH, 1000)
+        sys.setprofile(on_event)
+        try:
+            for _ in range(rounds):
+                await client.request(ApiKey.FETCH, 12, FETCH, 1000)
+        finally:
+            sys.setprofile(None)
+
+    simulated(body)
+    assert calls["PeerClient.request"], "nothing was counted"
+    assert calls.total() <= 16 * rounds, calls
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
