@@ -20,7 +20,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 class Operation(IntEnum):
-    """What somebody wants to do."""
+    """What a client wants to do."""
 
     READ = 3
     WRITE = 4
@@ -35,7 +35,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """What he wants to do it to."""
+    """What the client wants to do it to."""
 
     TOPIC = 2
     GROUP = 3

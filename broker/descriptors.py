@@ -24,7 +24,7 @@ _BACKLOG_PART = 2
 
 
 class DescriptorBudget(NamedTuple):
-    """See the module."""
+    """Keeps descriptors in reserve for files, and says how many connections there may be."""
 
     limit: int
     reserve: int

@@ -62,7 +62,7 @@ class Pending(Generic[ResponseT]):
             listener(self.response)
 
     def abandon(self) -> None:
-        """Nobody waits for this answer any more."""
+        """The client doesn't wait for this answer any more."""
         self.abandoned = True
         if not self.done and self.on_abandoned is not None:
             self.on_abandoned()

@@ -32,5 +32,5 @@ class RequestContext(msgspec.Struct):
     principal: ClassVar[str] = ANONYMOUS
 
     def close_connection(self, reason: str) -> None:
-        """End the connection: an error that can't be told to a client that wants no answer."""
+        """End the connection: an error that has no place in an answer (acks=0)."""
         self.connection.close(reason)

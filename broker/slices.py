@@ -131,7 +131,7 @@ class RequestSlices:
     """Requests of very many partitions, each worked on in slices; what they hold in memory together is bounded."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, log: Any) -> None:
-        """`log` is told of a request that raised."""
+        """`log` gets a line about a request that raised."""
         self._loop = loop
         self._log = log
         self._held = 0
@@ -150,7 +150,7 @@ class RequestSlices:
         return True
 
     def give_back(self, partitions: int) -> None:
-        """A request of so many is answered, or nobody waits for its answer any more."""
+        """A request of so many is answered, or its client is gone."""
         self._held -= partitions
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:

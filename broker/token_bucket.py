@@ -1,7 +1,7 @@
 """A rate with bursts: so many units a second, and what was not used for a while at once.
 
-A request is let in while any unit is left, and may take more than there are: the bucket is in debt then, and nobody is let in until that is
-paid. So a request is never too large to be let in at all. Source: KIP-599, Kafka's `TokenBucket`.
+A request is let in while any unit is left, and may take more than there are: the bucket is in debt then, and no request is let in until
+that is paid. So a request is never too large to be let in at all. Source: KIP-599, Kafka's `TokenBucket`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BURST_S: Final = 20
 
 
 class TokenBucket:
-    """See the module. It begins full."""
+    """Lets in so many units a second. It begins full."""
 
     __slots__ = ("_at_ms", "_tokens")
 

@@ -42,7 +42,7 @@ class Piece:
 
 
 class Turns:
-    """See the module. One for each broker."""
+    """Gives pieces of work their turns. One for each broker."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop

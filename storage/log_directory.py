@@ -74,8 +74,8 @@ class LogDirectory:
         """Takes the directory for the broker `identity`; makes it, and says whose it is, if it's new. Start code: it syncs.
 
         The logs may be looked at, not changed, before `begin_use`.
-        Errors, in one sentence each: RefusedDirectoryError for a lock that somebody else holds, a directory of another cluster or node, and
-        partitions without a `meta.properties`; StorageError for a path that isn't a folder or can't be made, read or written.
+        Errors, in one sentence each: RefusedDirectoryError for a lock that another process holds, a directory of another cluster or node,
+        and partitions without a `meta.properties`; StorageError for a path that isn't a folder or can't be made, read or written.
         """
         lock = _locked(filesystem, path)
         try:
@@ -90,15 +90,15 @@ class LogDirectory:
         return cls(filesystem, path, lock, properties, stopped_cleanly=stopped_cleanly)
 
     def begin_use(self) -> None:
-        """From here on an end is no clean stop, unless it says so anew. Start code: it syncs. Errors: OSError."""
+        """From here on an end is no clean stop, unless it says so again. Start code: it syncs. Errors: OSError."""
         if self.stopped_cleanly:
             self._filesystem.unlink(f"{self.path}/{CLEAN_SHUTDOWN_MARKER}")
             self._filesystem.sync_directory(self.path)
 
     def check_is_there(self) -> None:
-        """Making a log makes the folders above it too, and so would bring back, as nobody's, a directory that was removed or unmounted.
+        """Fails where the directory was removed or unmounted. Errors: OSError.
 
-        Errors: OSError.
+        Creating a log creates the folders above it too, and so would bring it back without an owner.
         """
         if not self._filesystem.exists(f"{self.path}/{META_PROPERTIES}"):
             raise OSError(errno.ENOENT, "the log directory is gone", self.path)
@@ -223,7 +223,7 @@ def _locked(filesystem: FileSystem, path: str) -> Lock:
 
 
 def _sync_names_above(filesystem: FileSystem, path: str) -> None:
-    """Makes durable that the directory exists, whoever has made it just now. Folders above that we may not open aren't our making."""
+    """Makes durable that the directory exists, by whichever process created it. Folders that may not be opened are others'."""
     above = path
     while above not in {"/", "."}:
         above = parent_directory(above)
@@ -240,7 +240,7 @@ def _unusable(path: str, error: OSError) -> StorageError:
 
 
 def _claimed(filesystem: FileSystem, path: str, identity: Identity, random: Random) -> MetaProperties:
-    """Reads whose directory it is, and writes that it's ours if it's nobody's."""
+    """Reads whose directory it is, and writes that it's ours if it has no owner."""
     place = f"{path}/{META_PROPERTIES}"
     known = decode_meta_properties(filesystem.read_bytes(place), place) if filesystem.exists(place) else None
     if known is None:

@@ -47,14 +47,14 @@ _LOG_START_VERSION: Final = (0, 11)
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What one broker runs on. Names are Kafka's keys; `values` has every key, `given` those that somebody set."""
+    """What one broker runs on. Names are Kafka's keys; `values` has every key, `given` those that were set."""
 
     node_id: int
     broker_rack: str | None
     listeners: tuple[Listener, ...]
     """Those of clients and brokers; a controller's listeners of KRaft aren't opened."""
     advertised_listeners: tuple[Listener, ...]
-    """What clients are told, by listener names; port 0 stands for the port that was bound."""
+    """The addresses that clients get, by listener names; port 0 stands for the port that was bound."""
     inter_broker_listener: str
     """The name of the one that is for other brokers."""
     log_dirs: tuple[str, ...]
@@ -88,7 +88,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     reports_log_starts: bool
     """Whether this broker tells its log starts when it follows: `inter.broker.protocol.version` isn't below 0.11."""
     max_versions: Mapping[ApiKey, int]
-    """The highest version to offer, for the APIs that somebody capped."""
+    """The highest version to offer, for the APIs that are capped."""
     topic_defaults: Mapping[str, Value]
     """What a topic that sets nothing has, by the topic's keys."""
     values: Mapping[str, Value]
@@ -96,7 +96,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unenforced_keys_given(self) -> tuple[str, ...]:
-        """The keys that somebody set although Lowtide doesn't do yet what they say, sorted."""
+        """The keys that are set and have no effect yet, sorted."""
         return tuple(sorted(name for name in self.given if not broker_key(name).enforced))
 
 

@@ -48,7 +48,7 @@ def fault_of_topic(own: Mapping[str, Value], retention_ms: int) -> str | None:
 
 
 def topic_consumed_ms(own: Mapping[str, Value], of_broker: int, retention_ms: int) -> int:
-    """The time that is in force for a topic, -1 for never; see the module."""
+    """The time that is in force for a topic, -1 for never, by the rules above."""
     found = _first_set(own, TOPIC_NAMES)
     consumed_ms = of_broker if found is None else found[1]
     return retention_ms if _is_too_long(consumed_ms, retention_ms) else consumed_ms

@@ -186,7 +186,7 @@ def _text(value: Value) -> str | None:
 
 
 def shown_value(name: str, text: str) -> str | None:
-    """What may be told of a value that is set on brokers; None for a secret."""
+    """What may be shown of a value that is set on brokers; None for a secret."""
     return None if _is_sensitive(_known_or_secret(name)) else text
 
 
@@ -199,5 +199,5 @@ def _known_or_secret(name: str) -> ConfigKey:
 
 
 def _is_sensitive(key: ConfigKey) -> bool:
-    """Whether its value must not be told: secrets, and what plug-ins are given, of which nobody knows what it is."""
+    """Whether its value must not be shown: secrets, and settings of plug-ins, which may be secrets."""
     return key.type is Type.PASSWORD or key.name.startswith(FREE_PREFIXES)

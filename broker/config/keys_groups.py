@@ -42,7 +42,7 @@ GROUP_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("group.consumer.migration.policy", _STRING, "bidirectional",
               OneOf(("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"), any_case=True), "Which kinds of group may turn into the other.",
               enforced=True),
-    ConfigKey("group.consumer.regex.refresh.interval.ms", _INT, "600000", at_least(10000), "How often patterns are matched to topics anew.",
+    ConfigKey("group.consumer.regex.refresh.interval.ms", _INT, "600000", at_least(10000), "How often patterns are matched to topics again.",
               internal=True, enforced=True),
 
     # Share groups of KIP-932.

@@ -154,7 +154,7 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
 
     # Metrics and telemetry.
     ConfigKey("metric.reporters", _LIST, "org.apache.kafka.common.metrics.JmxReporter", None, "Classes that report metrics."),
-    ConfigKey("metrics.num.samples", _INT, "2", at_least(1), "How many samples a metric is made of."),
+    ConfigKey("metrics.num.samples", _INT, "2", at_least(1), "How many samples a metric has."),
     ConfigKey("metrics.recording.level", _STRING, "INFO", None, "How detailed metrics are."),
     ConfigKey("metrics.sample.window.ms", _LONG, "30000", at_least(1), "How long a metric's sample is."),
     ConfigKey("kafka.metrics.polling.interval.secs", _INT, "10", at_least(1), "How often older metrics are read."),

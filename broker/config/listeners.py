@@ -1,6 +1,6 @@
-"""Listeners: `NAME://host:port`, what each name's security protocol is, which addresses clients are told, and which is for other brokers.
+"""Listeners: `NAME://host:port`, what each name's security protocol is, which addresses clients get, and which is for other brokers.
 
-Each listener has a name, and every broker of a cluster may have one of that name: whoever connects to a listener is told the addresses that
+Each listener has a name, and every broker of a cluster may have one of that name: a client of a listener gets the addresses that
 all brokers advertise under its name. So clients outside, clients inside and brokers may reach the same cluster by different addresses.
 """
 
@@ -56,9 +56,9 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
 
 
 def advertised_listeners(values: Mapping[str, Value], listeners: tuple[Listener, ...], host_name: str) -> tuple[Listener, ...]:
-    """The addresses that clients are told: those of `advertised.listeners`, or where it isn't set the listeners themselves.
+    """The addresses that clients get: those of `advertised.listeners`, or where it isn't set the listeners themselves.
 
-    A listener that isn't among them is open to whoever knows of it, but nobody is told of it. `host_name` is told where there is no host.
+    A listener that isn't among them accepts connections, but no client gets its address. `host_name` stands where there is no host.
     Errors: ImpossibleTogetherError. Source: Kafka's KafkaConfig, `validateValues`.
     """
     controllers = _texts(values, "controller.listener.names")

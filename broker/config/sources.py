@@ -35,7 +35,7 @@ DYNAMIC_DEFAULT = "what is set on all brokers"
 
 
 class Given(NamedTuple):
-    """A value that somebody gave, as text, and where: `server.properties line 3`, `LOWTIDE_LOG_DIRS`, `--set`."""
+    """A value that was given, as text, and where: `server.properties line 3`, `LOWTIDE_LOG_DIRS`, `--set`."""
 
     text: str
     source: str

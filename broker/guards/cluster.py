@@ -30,7 +30,7 @@ _MESSAGES = {
 
 
 def describe_cluster(request: DescribeClusterRequest, asker: Asker) -> Verdict:
-    """Everybody may know the brokers. What he may do to the cluster is told to who may describe it."""
+    """Every client may list the brokers. The authorized operations on the cluster need DESCRIBE on it."""
 
     def merge(answer: DescribeClusterResponse) -> DescribeClusterResponse:
         if answer.cluster_authorized_operations == OPERATIONS_NOT_ASKED:
@@ -42,7 +42,7 @@ def describe_cluster(request: DescribeClusterRequest, asker: Asker) -> Verdict:
 
 
 def describe_log_dirs(request: DescribeLogDirsRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on the cluster. Before there was a place for an error nothing at all was told."""
+    """DESCRIBE on the cluster. Versions without a field for an error return nothing."""
     if asker.may_cluster(Operation.DESCRIBE):
         return Verdict(request)
     error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if asker.context.api_version >= _ERROR_SINCE else ErrorCode.NONE

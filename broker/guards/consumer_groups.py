@@ -42,7 +42,7 @@ def consumer_group_describe(request: ConsumerGroupDescribeRequest, asker: Asker)
 
 
 def _shown(row: DescribedConsumerGroup, asker: Asker) -> DescribedConsumerGroup:
-    """What may be told of a group: nothing, if any of its topics mayn't be described."""
+    """What may be shown of a group: nothing, if any of its topics mayn't be described."""
     names = {
         rows.topic_name
         for member in row.members

@@ -26,7 +26,7 @@ class GuardedFetchReader(FetchReader):
         self._may_read = may_read
 
     def find(self, target: FetchTarget, rules: FetchRules) -> Partition | ErrorCode:
-        """A topic id that nobody has is told as such; whether a name exists isn't told to who may not read it."""
+        """An unknown topic id is reported as such; whether a name exists isn't reported without READ."""
         found = super().find(target, rules)
         if rules.is_follower or (found is ErrorCode.UNKNOWN_TOPIC_ID) or self._may_read(target.topic):
             return found

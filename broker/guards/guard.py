@@ -1,7 +1,7 @@
 """What a guard is: it takes from a request what the client may not do, lets the handler do the rest, and adds the refusals to its answer.
 
 So a handler needn't know that anything can be forbidden, and a broker where nothing is has its handlers as they are, without a question.
-A guard stands where Kafka asks: before existence and values are looked at, so that nobody learns of a topic that he may not describe.
+A guard stands where Kafka asks: before existence and values are looked at, so that no client learns of a topic that it may not describe.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class Asker(msgspec.Struct, frozen=True):
     image: MetadataImage
 
     def may(self, operation: Operation, resource: Resource) -> bool:
-        """Whether he may do that."""
+        """Whether the client may do that."""
         return self.authorizer.authorize(self.context.principal, operation, resource)
 
     def may_cluster(self, operation: Operation) -> bool:
-        """Whether he may do that to the cluster."""
+        """Whether the client may do that to the cluster."""
         return self.may(operation, CLUSTER)
 
     def name_of(self, name: str, topic_id: TopicId, *, by_id: bool) -> str | None:
-        """The name of a topic that is meant by its name or its id; None for an id that nobody has."""
+        """The name of a topic that is meant by its name or its id; None for an unknown id."""
         return self.image.topic_names.get(topic_id) if by_id else name
 
     def split(self, operation: Operation, rows: Iterable[RowT], name_of: Callable[[RowT], str | None]) -> tuple[list[RowT], list[RowT]]:
-        """Rows of a request whose topics he may do that to, and the others. One without a name is the handler's business."""
+        """Rows of a request whose topics the client may do that to, and the others. A row without a name is left to the handler."""
         allowed: list[RowT] = []
         denied: list[RowT] = []
         for row in rows:
@@ -54,7 +54,7 @@ class Asker(msgspec.Struct, frozen=True):
         return allowed, denied
 
     def operations(self, resource: Resource, supported: int) -> int:
-        """Of a bit field of operations those that he may do (KIP-430)."""
+        """Of a bit field of operations those that the client may do (KIP-430)."""
         return sum(1 << operation for operation in Operation if supported >> operation & 1 and self.may(operation, resource))
 
 

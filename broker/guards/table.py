@@ -66,7 +66,7 @@ ASK_THEMSELVES: Final = frozenset(
 """Handlers with questions of their own."""
 
 FOR_EVERYBODY: Final = frozenset({ApiKey.API_VERSIONS})
-"""What nobody needs a permission for."""
+"""What needs no permission."""
 
 
 def behind_guards(specs: Iterable[HandlerSpec], broker: BrokerContext) -> list[HandlerSpec]:

@@ -50,7 +50,7 @@ _NULL_MEANS_ALL_SINCE = 1
 
 
 def produce(request: ProduceRequest, asker: Asker) -> Verdict:
-    """WRITE on each topic. Who wants no answer loses his connection when the rest is done, as with any error."""
+    """WRITE on each topic. acks=0: an error closes the connection when the rest is done."""
     by_id = asker.context.api_version >= TOPIC_IDS_SINCE
     allowed, denied = asker.split(
         Operation.WRITE,
@@ -148,7 +148,7 @@ def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: As
         return Verdict(answer=DescribeTopicPartitionsResponse(topics=rows))
     cursor = request.cursor
     if not request.topics and cursor is not None and cursor.topic_name not in {each.name for each in allowed}:
-        # Among named topics a cursor's must be: the next one that he sees, from its first partition.
+        # Among named topics a cursor's must be: the next one that the client may see, from its first partition.
         later = sorted(each.name for each in allowed if each.name > cursor.topic_name)
         if not later:
             return Verdict(answer=DescribeTopicPartitionsResponse(topics=[]))

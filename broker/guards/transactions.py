@@ -118,7 +118,7 @@ def describe_transactions(request: DescribeTransactionsRequest, asker: Asker) ->
 
 
 def list_transactions(request: ListTransactionsRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each transactional id: others aren't told."""
+    """DESCRIBE on each transactional id: others are left out."""
 
     def merge(answer: ListTransactionsResponse) -> ListTransactionsResponse:
         rows = [row for row in answer.transaction_states if _may(asker, Operation.DESCRIBE, row.transactional_id)]

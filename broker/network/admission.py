@@ -81,7 +81,7 @@ def connection_limits(config: BrokerConfig, budget: DescriptorBudget) -> Connect
 
 
 class Admission:
-    """See the module. Used from the event loop only."""
+    """Which connections may stay. Used from the event loop only."""
 
     def __init__(self, limits: ConnectionLimits, now_ms: Callable[[], int]) -> None:
         self.limits = limits

@@ -1,7 +1,7 @@
 """Requests that a standard client sends wrong, and that Kafka reads all the same.
 
-Kafka ignores bytes behind the end of a request; Lowtide closes the connection, for they mean that somebody is out of step. What is let
-through here is let through by its exact form.
+Kafka ignores bytes behind the end of a request; Lowtide closes the connection, because they mean that the client encodes another version.
+What is let through here is let through by its exact form.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module. Made by the server for each accepted socket."""
+    """One connection of a client. Created by the server for each accepted socket."""
 
     def __init__(self, host: ConnectionHost, listener_name: str = "") -> None:
         """`host` gives what connections share: routes, limits, buffers, the log. `listener_name`: by which of the listeners it came."""
@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         if reason is not None:
             self.close(reason)
         elif not self._host.serving:
-            # Held as if a request were parked. What comes first pauses the reading; here uvloop would not hear of it, and begin to read.
+            # Held as if a request were parked. What comes first pauses the reading; here uvloop would ignore it, and begin to read.
             self._held |= _PARKED
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -136,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog = b""
         if self._outgoing is not None:
             self._outgoing.close()
-        # No cycle may be left: what the collector was told to leave alone while it was open would stay for ever.
+        # No cycle may be left: what the collector ignored while it was open would stay for ever.
         self._transport = self._outgoing = None
         self._host.on_disconnected(self)
 
@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
     def _make_room(self) -> None:
         """Let more of the frame come. Beyond what is free for each it is counted, all of it, and not read while there is no memory for it.
 
-        Whoever announces large frames must not stop those who send them, nor these those who send small ones.
+        A client that announces large frames must not stop clients that send them, nor these clients that send small ones.
         """
         if self._filled < self._allowed or self._host.memory.take(self, self._target):
             if self._filled == self._allowed:

@@ -48,7 +48,7 @@ def endpoints_for(image: MetadataImage, listener_name: str) -> dict[BrokerId, Li
 
 
 def controller_for(image: MetadataImage, endpoints: Mapping[BrokerId, Listener]) -> BrokerId:
-    """The controller as clients are told of it: -1 while there is none that they can reach."""
+    """The controller as clients see it: -1 while there is none that they can reach."""
     return image.controller_id if image.controller_id in endpoints else NO_LEADER
 
 
@@ -59,7 +59,7 @@ def offline_replicas(
     endpoints: Mapping[BrokerId, Listener],
     failed_here: tuple[BrokerId, Collection[tuple[str, int]]],
 ) -> list[BrokerId]:
-    """The replicas of a partition that nobody can use now: their brokers are gone, or out of reach, or the log directory has failed.
+    """The replicas of a partition that can't be used now: their brokers are gone, or out of reach, or the log directory has failed.
 
     `failed_here`: this broker, and the partitions of its failed directories, which it knows before the metadata do.
     """
@@ -76,7 +76,7 @@ def offline_replicas(
 def leader_for(
     image: MetadataImage, state: PartitionImage, endpoints: Mapping[BrokerId, Listener], offline: Collection[BrokerId]
 ) -> tuple[BrokerId, ErrorCode]:
-    """The leader as clients are told of it, and what is the matter where it is -1. `offline` as of `offline_replicas`."""
+    """The leader as clients see it, and the error where it is -1. `offline` as of `offline_replicas`."""
     leader = state.leader
     if leader in endpoints and leader not in offline:
         return leader, ErrorCode.NONE

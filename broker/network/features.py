@@ -1,6 +1,6 @@
-"""The features of KIP-584 that clients are told of: what a client may take for granted on every broker.
+"""The features of KIP-584 that clients see: what a client may rely on with every broker.
 
-A level is told only while the APIs that it promises are offered in the versions that it needs, so that an API that is capped
+A level is advertised only while the APIs that it promises are offered in the versions that it needs, so that an API that is capped
 (`--max-version`) takes its feature back.
 """
 

@@ -16,11 +16,11 @@ _OWN_BUFFER_BYTES = 4096
 """A partial frame up to this size has a buffer of just its size."""
 
 _IDLE_BUFFERS = 32
-"""So many of the first size are kept while nobody uses them: two megabytes."""
+"""So many unused ones of the first size are kept: two megabytes."""
 
 
 class FrameBuffers:
-    """See the module."""
+    """The buffers of frames that are received, by sizes."""
 
     def __init__(self, chunks: BufferPool) -> None:
         """`chunks` are what answers are sent with, too."""
@@ -28,7 +28,7 @@ class FrameBuffers:
         self._chunks = chunks
 
     def take(self, capacity: int) -> bytearray:
-        """A buffer of at least `capacity` bytes, which is a megabyte or less. One that nobody uses may be larger for nothing."""
+        """A buffer of at least `capacity` bytes, which is a megabyte or less. An unused one may be larger at no cost."""
         first, chunks = self.first, self._chunks
         if capacity <= _OWN_BUFFER_BYTES:
             return bytearray(capacity)

@@ -107,7 +107,7 @@ class LargeRequest:
 
 
 class LargeRequests:
-    """See the module. One for each broker."""
+    """The lane of large requests. One for each broker."""
 
     def __init__(
         self,

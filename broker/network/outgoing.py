@@ -3,7 +3,7 @@
 A fetch answer may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next one only
 when the socket has taken the last one, so that a slow reader costs one piece of memory and no more. Pages that are not in the page
 cache are read by a worker thread instead of stalling the loop. A slice of a segment that was truncated meanwhile is not sent: the
-connection is closed, for the answer's length is already told.
+connection is closed, because the answer's length is already sent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BufferPool:
     """Reused buffers of one size, shared by all connections of a broker: fresh memory costs page faults, some ten times a hot copy."""
 
     def __init__(self, size: int, idle_maximum: int) -> None:
-        """At most `idle_maximum` buffers of `size` bytes are kept while nobody uses them."""
+        """At most `idle_maximum` buffers of `size` bytes are kept while they are not in use."""
         self.size = size
         self._idle_maximum = idle_maximum
         self._idle: list[bytearray] = []

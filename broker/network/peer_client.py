@@ -183,7 +183,7 @@ class PeerClient:
             self._connection = None
 
     async def _connected(self) -> _Connection:
-        """The connection, opened if need be; whoever asks meanwhile waits for the same attempt. Errors: PeerError."""
+        """The connection, opened if need be; all callers meanwhile wait for the same attempt. Errors: PeerError."""
         connection = self._connection
         if connection is not None and not connection.core.closed:
             return connection

@@ -1,15 +1,17 @@
 """The memory that large requests of all connections may hold together while they arrive (`queued.max.request.bytes`).
 
 A small frame, and the beginning of a large one, is free: that is bounded by the number of connections. Whose large frame has begun to
-arrive, and is not merely announced, asks here for all of it, and where there is no room isn't read until there is some. So whoever was
-given memory can end, nobody waits for somebody who waits, and what is held is never more than the limit, or one frame if that is larger.
+arrive, and is not merely announced, asks here for all of it, and where there is no room isn't read until there is some. So a receiver that
+was given memory can end, none waits for another one that waits, and what is held is never more than the limit, or one frame if that is
+larger.
 
-Who waits is served in the order of size, so that a few huge frames don't hold up those of usual size; nobody is passed over for ever.
+Receivers that wait are served in the order of size, so that a few huge frames don't hold up those of usual size; none is passed over for
+ever.
 
-Who holds memory and sends nothing for it is in the way of those who wait: `stalled` names them, to be closed. While nobody waits nobody
-is hurried.
+A connection that holds memory and sends nothing for it is in the way of those that wait: `stalled` names them, to be closed. While none
+waits, none is hurried.
 
-Pure: counts bytes and holds none, and is told the time.
+Pure: counts bytes and holds none; time is passed in.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Receiver(Protocol):
 
 
 class _Holding(msgspec.Struct):
-    """What a receiver has, and how far it was at a moment from which its progress counts; None until somebody waits."""
+    """What a receiver has, and how far it was at a moment from which its progress counts; None until another receiver waits."""
 
     size: int
     mark_bytes: int = 0
@@ -55,7 +57,7 @@ class _Waiting(NamedTuple):
 
 
 class RequestMemory:
-    """See the module."""
+    """Grants memory for requests that are received."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -81,7 +83,7 @@ class RequestMemory:
         number = self._asked_count
         self._waiting[number] = _Waiting(receiver, size, self._served_count)
         insort(self._by_size, (size, number))
-        self._serve(told=number)
+        self._serve(asking=number)
         return receiver in self._holding
 
     def keep(self, receiver: Receiver, request: object) -> None:
@@ -112,8 +114,8 @@ class RequestMemory:
                 found.append(receiver)
         return found
 
-    def _serve(self, told: int = 0) -> None:
-        """Grant what fits, the smallest first; `told` is the number of the one who is asking and need not be called."""
+    def _serve(self, asking: int = 0) -> None:
+        """Grant what fits, the smallest first; `asking` is the number of the receiver that is asking, which is not called."""
         while self._waiting:
             number = self._next()
             size = self._waiting[number].size
@@ -123,7 +125,7 @@ class RequestMemory:
             self._served_count += 1
             self._used_bytes += size
             self._holding[receiver] = _Holding(size)
-            if number != told:
+            if number != asking:
                 receiver.on_memory_granted()
 
     def _next(self) -> int:

@@ -4,8 +4,8 @@
 `log.cleaner.io.max.bytes.per.second`. Of the logs that are due (`storage/compaction/cleanable.py`) the dirtiest goes first; when it is done
 the next is looked for at once, and after `log.cleaner.backoff.ms` where none is due.
 
-Guards: one compaction of a log at a time. A log whose own bytes are at fault is told once and left alone until the broker starts anew;
-others go on. A full disk, or a process that is gone, is told once and tried again; a disk that fails takes its directory offline.
+Guards: one compaction of a log at a time. A log whose own bytes are at fault is logged once and left alone until the broker starts again;
+others go on. A full disk, or a process that is gone, is logged once and tried again; a disk that fails takes its directory offline.
 
 Source: Kafka's LogCleaner, LogCleanerManager.grabFilthiestCompactedLog.
 """
@@ -39,7 +39,7 @@ MakeHeavyWorker = Callable[[int], HeavyWorker]
 
 
 class Cleaner:
-    """See the module. `start` once, then `stop`."""
+    """Compacts the logs of a broker, one after the other. `start` once, then `stop`."""
 
     def __init__(
         self,

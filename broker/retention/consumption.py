@@ -9,14 +9,15 @@ while it leads it, when all its groups are loaded, and when all that it tells is
 there was when the round began is in exactly one of the answers, with what it has durably committed, or as one that consumes and has
 committed nothing. Whatever is missing, late or in error leaves the whole round without an outcome, and then nothing goes for being
 consumed: that is what *doubt* means here. Between answer and deletion committed offsets can only rise, for a consumer goes forward. Four
-things happen otherwise; the first three cost nobody what he had been promised, the last one is what such elections cost:
+things happen otherwise; the first three break no promise, the last one is what such elections cost:
 
 - A group commits for the first time, or begins to consume, after it was asked about. It finds the log start where it is then, as one does
   that comes after any other deletion: its consumers go by `auto.offset.reset`.
 - An administrator resets a group to an earlier offset. Until then the group had said that it needs nothing below; if the reset comes before
   the round it counts, if it comes later the records may be gone, as they would be had the pass been a moment earlier.
 - A group is deleted, or its offsets expire: it says itself, or the administrator does, that it needs nothing.
-- A coordinator's partition comes to be led by a replica that isn't in sync (`unclean.leader.election.enable`): commits that were told are
+- A coordinator's partition comes to be led by a replica that isn't in sync (`unclean.leader.election.enable`): commits that were
+acknowledged are
   lost, and the group asks again for what it had said it doesn't need.
 
 A coordinator that was deposed and doesn't know it yet can't answer for long: it is fenced as any leader is
@@ -83,7 +84,7 @@ _Coordinators = dict[int, tuple[BrokerId, LeaderEpoch]]
 
 
 class Consumption:
-    """Asks the coordinators of a cluster; see the module."""
+    """Asks the coordinators of a cluster what its groups have consumed."""
 
     def __init__(self, broker: BrokerContext, groups: GroupCoordinator, peers: PeerClients) -> None:
         self._broker = broker
@@ -160,8 +161,8 @@ def _take(
         return answer
     if answer.error_code != ErrorCode.NONE:
         return ErrorCode(answer.error_code).name
-    told = {row.partition_index: row.leader_epoch for row in answer.coordinators}
-    if any(told.get(number) != epoch for number, epoch in expected.items()):
+    answered = {row.partition_index: row.leader_epoch for row in answer.coordinators}
+    if any(answered.get(number) != epoch for number, epoch in expected.items()):
         return f"it doesn't answer for all that it leads of {GROUP_TOPIC}"
     rows = {
         TopicPartition(topic.name, row.partition_index): Consumed(row.consumed_offset, row.group_id)

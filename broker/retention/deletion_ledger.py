@@ -5,7 +5,7 @@ Retention says beforehand what it deletes and why; when the rise is durable that
 
 A count's offsets are those that became unreadable, its bytes those of segments that left the log, which may be later: a delete into the
 middle of a segment lets no segment go. One line is written for each topic and reason of a pass of the loop in which segments went, however
-many partitions that concerns. Where only records went, as for whoever trims record by record, that is told at once too, and what follows
+many partitions that concerns. Where only records went, as with trimming record by record, that is logged at once too, and what follows
 `QUIET_S` after the last line.
 
 Guards: counters are kept of topics that exist, so their number is bounded. A few lines are written in one turn of the loop.
@@ -54,7 +54,7 @@ class _Untold(msgspec.Struct):
 
 
 class DeletionLedger:
-    """See the module. Used from the event loop only."""
+    """What was deleted, and why, for log lines and counters. Used from the event loop only."""
 
     def __init__(self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, log: Any) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}

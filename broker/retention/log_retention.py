@@ -2,7 +2,7 @@
 
 Only the leader decides; followers let go of what lies below the log start that they learn. What goes is decided by
 `storage/log/retention_plan.py`. It goes as a delete of a client does: the new log start is durable in the journal first, then visible, then
-the files go (`ReplicaManager.request_log_starts`). Each deletion is told with its reason, and counted (`deletion_ledger`).
+the files go (`ReplicaManager.request_log_starts`). Each deletion is logged with its reason, and counted (`deletion_ledger`).
 
 A pass is done in slices; it costs a glance at the oldest segment of each partition, and what it deletes. Where consumed records may go and
 some are old enough, all coordinators are asked first (`consumption`), once for all partitions of the pass. Between two partitions anything
@@ -48,7 +48,7 @@ ASKED_MAX: Final = 10_000
 
 
 class Retention:
-    """See the module. `start` once, then `stop`."""
+    """The retention passes of a broker. `start` once, then `stop`."""
 
     def __init__(
         self, broker: BrokerContext, times: SegmentTimes[Segment], loop: asyncio.AbstractEventLoop, consumption: Consumption
@@ -94,7 +94,7 @@ class Retention:
         await self._rest(_number(self._configs, "log.initial.task.delay.ms"))
         while True:
             due_ms = self._clock.monotonic_ms() + _number(self._configs, "log.retention.check.interval.ms")
-            # As a task of its own: a bug of ours is told, and costs one pass.
+            # As a task of its own: a bug of ours is logged, and costs one pass.
             self._running[1:] = [self._tasks.spawn(self.run_pass(), name="retention pass")]
             await asyncio.wait(self._running[1:])
             await self._rest(max(due_ms - self._clock.monotonic_ms(), 0))
@@ -135,7 +135,7 @@ class Retention:
                 if may_go_as_consumed(log.segments, offsets_of(partition), log.config, self.times, self._clock.wall_ms()):
                     asked.append(Asked(partition.topic_partition, partition.topic_id))
             except StorageError:
-                continue  # It will be told when the partition's turn comes.
+                continue  # It will be logged when the partition's turn comes.
 
     async def _ask(self, asked: list[Asked]) -> Outcome:
         """What all groups have consumed of these, or of as many as may be asked for; nothing where there is any doubt."""
@@ -150,7 +150,7 @@ class Retention:
         if doubt != self._doubt:
             self._doubt = doubt
             if doubt is not None:
-                self._log.info("consumed records are kept: nobody knows what all groups have consumed", reason=doubt)
+                self._log.info("consumed records are kept: what all groups have consumed is not known", reason=doubt)
         return {} if isinstance(outcome, Doubt) else outcome
 
     def _steps(self, left: deque[tuple[tuple[str, int], Partition]], consumed: Outcome) -> Iterator[None]:
@@ -205,7 +205,7 @@ class Retention:
         return plan_retention(segments, offsets, log.config, self.times, now_ms)
 
     def _on_failed(self, partition: Partition, error: StorageError) -> None:
-        """A segment that is damaged is told at each pass; a disk that fails takes its directory offline."""
+        """A segment that is damaged is logged at each pass; a disk that fails takes its directory offline."""
         self._log.error("retention has failed", partition=str(partition.topic_partition), error=str(error))
         if not isinstance(error, DamagedSegmentError):
             self._replicas.log_manager.fail_directory_of(partition.log, error)

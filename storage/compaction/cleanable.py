@@ -26,7 +26,7 @@ GROUP_SEGMENTS_MAX: Final = 64
 """Replaced at once by one: their files are renamed in one turn of the loop."""
 
 NO_LAG_LIMIT: Final = 2**63 - 1
-"""`max.compaction.lag.ms` where nobody has set it."""
+"""`max.compaction.lag.ms` where it is not set."""
 
 SegmentT = TypeVar("SegmentT", bound=SizedSegment)
 SegmentT_contra = TypeVar("SegmentT_contra", bound=SizedSegment, contravariant=True)
@@ -93,7 +93,7 @@ def find_cleanable(
 ) -> Cleanable:
     """`checkpoint` is how far the log was compacted before; None if it never was. `now_ms` is wall-clock time.
 
-    A checkpoint outside of the log is worth nothing: it was truncated, or begun anew.
+    A checkpoint outside of the log is worth nothing: it was truncated, or started over.
     """
     start = ends.log_start_offset
     first_dirty = checkpoint if checkpoint is not None and start <= checkpoint <= ends.log_end_offset else start

@@ -17,12 +17,12 @@ from lowtide.storage.log.open_transactions import CompletedTransaction
 
 
 class CleanedTransactions:
-    """See the module. Every batch from some offset on is shown to it, in order."""
+    """Which transactions of a log that is compacted are decided. Every batch from some offset on is shown to it, in order."""
 
     def __init__(self, aborted: Iterable[CompletedTransaction]) -> None:
         """`aborted` are those with a batch or a marker from that offset on; each once."""
         self.retained: list[CompletedTransaction] = []
-        """Aborted ones whose marker was met and is needed, since somebody last emptied this list."""
+        """Aborted ones whose marker was met and is needed, since the caller last emptied this list."""
         self._to_come = deque(sorted(aborted, key=lambda each: each.first_offset))
         self._aborted: dict[ProducerId, CompletedTransaction] = {}
         self._has_batches: set[ProducerId] = set()

@@ -1,13 +1,13 @@
 """Carries out the compaction of one log as far as reading and writing go: for a worker, which has nothing but files and a `CleaningOrder`.
 
 Two walks. The first reads the dirty part into the map of keys. The second reads all segments up to where the map reaches, and writes what
-is left of each group of them into files with the suffix `.cleaned`, which are on the disk before the group is told as done. The worker
+is left of each group of them into files with the suffix `.cleaned`, which are on the disk before the group is reported as done. The worker
 renames nothing and removes nothing but its own: whether a result is taken is decided by the log's owner (`segment_swap.py`), who knows
 what has happened to the log meanwhile.
 
 Guards: files that are read are never written; every batch's checksum is right, or nothing further is written; no `.cleaned` file of an
-earlier attempt lies about when a group is told as done, for a start would take it for an unfinished swap of that group; what isn't told as
-done is removed, unless the worker is killed.
+earlier attempt lies about when a group is reported as done, for a start would take it for an unfinished swap of that group; what isn't
+reported as done is removed, unless the worker is killed.
 
 Source: Kafka's Cleaner.doClean, buildOffsetMap, cleanSegments.
 """
@@ -92,7 +92,7 @@ class GroupCleaned(msgspec.Struct, frozen=True, tag=True):
 
 
 class CleaningDone(msgspec.Struct, frozen=True, tag=True):
-    """All groups were told."""
+    """All groups were reported."""
 
     end_offset: Offset
     """The log is compacted up to here (exclusive)."""
@@ -104,7 +104,7 @@ class CleaningDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class CleaningFailed(msgspec.Struct, frozen=True, tag=True):
-    """What was told before stays good."""
+    """What was reported before stays good."""
 
     reason: str
     is_damaged: bool
@@ -226,14 +226,14 @@ class _Cleaning:
         yield Step(0, _encode_outcome(GroupCleaned([segment.base_offset for segment in taken], cleaned.size, bool(retained))))
 
     def _keep_end(self, cleaned: CleanedSegment) -> None:
-        """The last batch of what is made stays, if only as an empty one: it joins the next segment, and a gap tells of a loss."""
+        """The last batch of the result stays, if only as an empty one: it joins the next segment, and a gap tells of a loss."""
         if self._gone is not None:
             place = place_of(self._gone)
             cleaned.append(read_batch_header(place), place)
             self._gone = None
 
     def _may_join(self, taken: list[SegmentPlace], groups: deque[list[SegmentPlace]]) -> bool:
-        """Whether the first of these groups may become part of what is made of `taken`, of which nothing is left."""
+        """Whether the first of these groups may become part of the result of `taken`, of which nothing is left."""
         end_offset = groups[1][0].base_offset if len(groups) > 1 else self.order.first_uncleanable_offset
         return len(taken) + len(groups[0]) <= GROUP_SEGMENTS_MAX and end_offset - taken[0].base_offset <= RELATIVE_OFFSET_MAX
 
@@ -310,7 +310,7 @@ def _split(file: File, segment: SegmentPlace, position: int) -> list[tuple[Batch
 
 
 class _naming(contextlib.AbstractContextManager[None]):  # noqa: N801 - used like a function
-    """Bytes that can't be understood are told with the place where they are."""
+    """Bytes that can't be understood are reported with their position."""
 
     def __init__(self, path: str, header: BatchHeader) -> None:
         self._path = path

@@ -1,13 +1,13 @@
 """Compaction of a log, decided batch by batch: the last record of each key stays, what is older goes. No files, no clock.
 
 First the dirty part of the log is read into an `OffsetMap`, which knows the last offset of each key; then all batches up to where the map
-reaches are written anew by `compact_batch`. Guards:
+reaches are written again by `compact_batch`. Guards:
 
 - offsets never shift: a batch keeps its first and last offset, and a record its own, whatever is left of it;
 - a record goes only if a later one of its key is in the map, it is a tombstone whose time is over, or its transaction was aborted;
 - records of aborted transactions aren't put into the map: they mustn't replace committed ones;
 - a producer's last batch stays as an empty one, so that its sequence numbers are still known after a start; without one, its last marker;
-- the last batch of each segment that is made stays, as an empty one at least: it says how far the offsets go;
+- the last batch of each new segment stays, as an empty one at least: it says how far the offsets go;
 - epoch, producer, sequence, timestamp type, codec and flags of a batch are kept, and what isn't changed is copied byte for byte.
 
 A tombstone, a record without value, stays for `delete.retention.ms` after the first compaction that meets it. That moment is kept in the

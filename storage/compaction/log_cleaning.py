@@ -107,7 +107,7 @@ def order_cleaning(log: Log, cleanable: Cleanable, limits: CleaningLimits, now_m
 
 
 class LogCleaning:
-    """See the module. `begin` once; `on_cleaned` is told once."""
+    """One compaction of a log. `begin` once; `on_cleaned` is called once."""
 
     def __init__(self, log: Log, place: CleaningPlace, on_cleaned: OnCleaned) -> None:
         self.log = log

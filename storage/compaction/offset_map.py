@@ -49,7 +49,7 @@ class Retained(NamedTuple):
 
 
 class OffsetMap:
-    """See the module. `len` is the number of keys."""
+    """The last offset of each key. `len` is the number of keys."""
 
     __slots__ = ("_compiled", "_count", "_entries_max", "_grow_at", "_mask", "_origin", "_secret", "_table", "latest_offset")
 
@@ -60,7 +60,7 @@ class OffsetMap:
             message = f"{memory_bytes} bytes don't hold a key: at least {ENTRY_BYTES} are needed"
             raise ValueError(message)
         self._compiled = native.compiled
-        # The interpreter's hash has a secret that is nobody else's.
+        # The interpreter's hash has a secret of this process.
         self._secret = struct.pack("=qq", hash(b"the first half"), hash(b"the second half"))
         self._count = 0
         self._origin: Offset = 0

@@ -25,7 +25,7 @@ CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 
 
 class DirectoryCleanings:
-    """See the module. Used from the event loop only."""
+    """The compactions of one directory. Used from the event loop only."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class DirectoryCleanings:
     def begin(
         self, log: Log, cleanable: Cleanable, limits: CleaningLimits, worker: HeavyWorker, now_ms: int, on_cleaned: OnCleaned
     ) -> LogCleaning:
-        """Has a log compacted; `on_cleaned` is told. `now_ms` is wall-clock time. Errors: StorageError; then it isn't begun."""
+        """Has a log compacted; `on_cleaned` is called then. `now_ms` is wall-clock time. Errors: StorageError; then it isn't begun."""
         place = CleaningPlace(
             clock=self._ports.clock,
             committer=self._ports.committer,

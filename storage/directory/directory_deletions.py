@@ -1,6 +1,6 @@
 """Deleting partitions of one log directory: folders renamed, checkpoints and journal without them, and only then their names are free.
 
-Guards: a name is used again only when nothing durable speaks of the old log under it. What a stop interrupts is told as failed, and is
+Guards: a name is used again only when nothing durable speaks of the old log under it. What a stop interrupts is reported as failed, and is
 finished at the next start, which finds the renamed folders.
 
 Source: Kafka's LogManager.asyncDelete.
@@ -38,12 +38,12 @@ class DeletionHooks(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: tuple[NamedCheckpoint, ...]
     """Those that go by name."""
     on_forgotten: Callable[[], None]
-    """The exports of log starts have entries that nobody needs."""
+    """The exports of log starts have entries that are not needed."""
     on_failure: Callable[[OSError], None]
 
 
 class DirectoryDeletions:
-    """See the module. Used from the event loop only."""
+    """Deletions of partitions in one directory. Used from the event loop only."""
 
     def __init__(self, path: str, ports: DirectoryPorts, removal: FileRemoval, hooks: DeletionHooks) -> None:
         self.leaving: set[TopicPartition] = set()
@@ -140,5 +140,5 @@ class DirectoryDeletions:
 
 
 def offline_error(path: str, reason: str | None) -> OSError:
-    """What is answered to whoever waits for a directory that went offline."""
+    """The answer to callers that wait for a directory that went offline."""
     return OSError(errno.EIO, f"the log directory is offline: {reason}", path)

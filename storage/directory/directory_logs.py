@@ -43,12 +43,12 @@ from lowtide.storage.log_start.journal_loading import read_offsets
 
 
 class DirectoryLogs:
-    """See the module. `open`, `prepare`, `load`; in the end `stop`, and `finish` or `release`."""
+    """The logs of one directory. `open`, `prepare`, `load`; in the end `stop`, and `finish` or `release`."""
 
     def __init__(
         self, path: str, ports: DirectoryPorts, settings: LogManagerSettings, on_failed: Callable[[DirectoryLogs, str], None]
     ) -> None:
-        """`on_failed` is told once, with the reason, when the directory has gone offline."""
+        """`on_failed` is called once, with the reason, when the directory has gone offline."""
         self.path = path
         self.logs: dict[TopicPartition, Log] = {}
         self.unidentified: set[TopicPartition] = set()

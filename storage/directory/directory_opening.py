@@ -1,11 +1,11 @@
 """Taking all log directories of a broker at its start, and saying which of them, and which partitions, can't be served.
 
 Guards: a start that is refused has changed no log and no mark of a clean stop; a partition is in one directory only; a partition that may
-be in a directory that doesn't work is known to be offline, and isn't made anew, empty, in another one.
+be in a directory that doesn't work is known to be offline, and isn't created again, empty, in another one.
 
 A directory that fails (can't be made, read or written; a damaged journal) goes offline if another one is left, as in Kafka; so does one
 that was in use and is empty now, for its volume may not be mounted. What is wrong with the broker's idea of its directories refuses the
-start, whatever else works: a directory of another broker, one that somebody uses, a copy, one partition in two of them; and so does a
+start, whatever else works: a directory of another broker, one in use, a copy, one partition in two of them; and so does a
 failure of the directory without which the broker can't be (`required`).
 
 Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
@@ -59,13 +59,13 @@ class Opened(msgspec.Struct, kw_only=True):
 
     offline: dict[TopicPartition, OfflinePartition] = msgspec.field(default_factory=dict)
     lost: dict[TopicId, str] = msgspec.field(default_factory=dict)
-    """Directories that this broker had, by id, of which nobody can say what is in them."""
+    """Directories that this broker had, by id, whose content is not known."""
 
 
 def open_directories(filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> Opened:
     """Opens, prepares and loads all directories; those that fail are offline afterwards. Start code: it syncs, and may take long.
 
-    Errors: RefusedDirectoryError, see the module; StorageError, the first one, when no directory is left, or the required one fails.
+    Errors: RefusedDirectoryError, as described above; StorageError, the first one, when no directory is left, or the required one fails.
     """
     opening = _Opening(filesystem, directories, request)
     for path, directory in directories.items():
@@ -135,7 +135,7 @@ class _Opening:
             StorageError(
                 path,
                 f"the log directory has no {META_PROPERTIES} though this broker used it; is its volume mounted? If its content is gone for "
-                f"good, remove {KNOWN_DIRECTORIES} from the other log directories: what was in it then begins anew, empty",
+                f"good, remove {KNOWN_DIRECTORIES} from the other log directories: what was in it then starts over, empty",
             ),
         )
 

@@ -35,11 +35,11 @@ class UpkeepParts(msgspec.Struct, frozen=True, kw_only=True):
     retries: tuple[Callable[[], None], ...]
     """What takes steps again that lacked room or a descriptor."""
     on_removed: Callable[[Log, list[RemovedSegment]], None]
-    """Told of segments that left a log for lying below its start."""
+    """Called with segments that left a log because they lay below its start."""
 
 
 class DirectoryUpkeep:
-    """See the module. Used from the event loop only."""
+    """What is due in the logs of one directory. Used from the event loop only."""
 
     def __init__(self, settings: LogManagerSettings, parts: UpkeepParts) -> None:
         self._settings = settings

@@ -39,7 +39,7 @@ RETRY_MS: Final = 1000
 
 
 class Leaving(msgspec.Struct, kw_only=True):
-    """A deletion of partitions that is under way: `on_done` is told when their names are free."""
+    """A deletion of partitions that is under way: `on_done` is called when their names are free."""
 
     keys: list[TopicPartition]
     forgotten: list[tuple[TopicId, int]]

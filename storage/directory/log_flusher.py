@@ -26,7 +26,7 @@ FLUSHES_UNDER_WAY_MAX = 64
 
 
 class FlushListener(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is told what comes of flushes."""
+    """Receives the outcome of flushes."""
 
     on_flushed: Callable[[Log], None]
     """A log's recovery point may have risen."""
@@ -34,7 +34,7 @@ class FlushListener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFlusher:
-    """See the module. Used from the event loop only."""
+    """Flushes the logs of one directory. Used from the event loop only."""
 
     def __init__(self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener) -> None:
         self._filesystem = filesystem

@@ -1,7 +1,7 @@
 """All logs of a broker, over all its log directories: opened, made, deleted, trimmed, checkpointed, stopped.
 
-Guards: a partition is in one directory only; a partition whose directory is offline isn't made anew, empty, in another; a delete that spans
-directories is told as done when it's durable in all of them.
+Guards: a partition is in one directory only; a partition whose directory is offline isn't created again, empty, in another; a delete that
+spans directories is reported as done when it's durable in all of them.
 
 How the directories are taken at the start is `directory_opening.py`, what happens inside one of them `directory_logs.py`. It doesn't know
 leaders: that an offset may be deleted is decided by its callers.
@@ -40,11 +40,11 @@ __all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "
 
 
 OnDirectoryFailed = Callable[[str, str, list[Log]], None]
-"""Told the directory, the reason, and its logs, which are offline already."""
+"""Called with the directory, the reason, and its logs, which are offline already."""
 
 
 class LogManager:
-    """See the module. `open` once, then in the end `close` (clean) or `release` (not)."""
+    """The logs of all directories of a broker. `open` once, then in the end `close` (clean) or `release` (not)."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class LogManager:
         """All logs that are loaded, those of directories that went offline among them (`log.offline`)."""
         self.on_directory_failed: OnDirectoryFailed = _nobody_listens
         self.on_log_flushed: Callable[[Log], None] = lambda _log: None
-        """Told whenever a log's recovery point may have risen."""
+        """Called whenever a log's recovery point may have risen."""
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
@@ -152,8 +152,8 @@ class LogManager:
     def expect(self, partitions: Iterable[tuple[TopicPartition, TopicId]]) -> list[TopicPartition]:
         """Takes what the metadata say has been here before; returns those that are offline. Start code: it syncs.
 
-        A partition without a log is one that a crash has lost before it was durable, and may be made anew; unless one of the directories
-        that this broker had is missing, for it may be in there. Those directories are remembered until no partition is missed.
+        A partition without a log is one that a crash has lost before it was durable, and may be created again; unless one of the
+        directories that this broker had is missing, for it may be in there. Those directories are remembered until no partition is missed.
         """
         offline, missed = self._opened.offline, False
         for key, topic_id in partitions:
@@ -416,7 +416,7 @@ class LogManager:
         """A write to, or a read from, a log has failed: its whole directory goes offline.
 
         Not where room or a resource was lacking: the caller has answered with an error, and what it wanted may succeed later. Nor where the
-        files are missing of a log that was deleted or moved away: whoever still had it finds them gone.
+        files are missing of a log that was deleted or moved away: a caller that still had it finds them gone.
         """
         kind = failure_kind(error.error_number if isinstance(error, StorageError) else error.errno)
         has_left = kind is FailureKind.GONE and self.logs.get(log.topic_partition) is not log
@@ -427,7 +427,7 @@ class LogManager:
         self.on_log_flushed(log)
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
-        """A directory went offline; those that do while all are being opened are told afterwards."""
+        """A directory went offline; those that do while all are being opened are reported afterwards."""
         if not self._is_open:
             return
         here = {key: OfflinePartition(directory.path, log.topic_id) for key, log in directory.logs.items()}
@@ -446,7 +446,7 @@ class LogManager:
     def close(self, broker_epoch: int = -1) -> None:
         """A clean stop: all logs, checkpoints and journals durable, then each directory's marker, then its lock. Blocks for the disk.
 
-        Whoever waits for a log start is answered. The logs are no longer used by anybody.
+        Callers that wait for a log start are answered. The logs are not used any more.
         Errors: the first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
         """
         failure: StorageError | None = None

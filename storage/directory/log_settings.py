@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lowtide.storage.log.log import Log
 
 OnPrefixDeleted: TypeAlias = "Callable[[Log, Offset, list[RemovedSegment]], None]"
-"""Told of a log whose start has risen, of its start before, and of the segments that left it for lying below."""
+"""Called with a log whose start has risen, its start before, and the segments that left it because they lay below."""
 
 
 class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):

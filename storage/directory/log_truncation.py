@@ -2,7 +2,7 @@
 
 Guards: nothing is appended to a log (`Log.unsettled`) from the moment in which it is cut until the cut, the log start that falls with it,
 and the lowered recovery point are on the disk. A log start that falls is journalled after the cut: a crash in between leaves an empty log
-at the old start, not records that had been deleted. One that rises, with a log that begins anew at another place, is journalled before.
+at the old start, not records that had been deleted. One that rises, with a log that starts over at another place, is journalled before.
 A truncation ends the rises that are under way, for the records that they were meant for may be others soon.
 
 A step that lacks room, or a descriptor, is repeated by `retry`, and the log stays unsettled until then; only a cut that has changed nothing
@@ -51,7 +51,7 @@ class _Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogTruncations:
-    """See the module. Used from the event loop only."""
+    """The truncations of one directory. Used from the event loop only."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """An offset checkpoint that is written again and again: recovery points, high watermarks.
 
-Guards: one version of the file is on its way at a time, and whoever waits is told only of a version that was made after he asked.
+Guards: one version of the file is on its way at a time, and a caller that waits gets only a version that was begun after its call.
 
-A full disk keeps the old version, which may be out of date but never wrong, except where somebody waits: then entries are meant to go (a
+A full disk keeps the old version, which may be out of date but never wrong, except where a caller waits: then entries are meant to go (a
 partition was deleted, its name may be used again), and the file is removed, for no knowledge is safe and old knowledge isn't.
 """
 
@@ -42,10 +42,10 @@ class OffsetCheckpoint:
         values: Callable[[], list[Offset]],
         on_failure: Callable[[OSError], None],
     ) -> None:
-        """`offsets` says what is to be in the file; `on_failure` is told of a failing disk.
+        """`offsets` says what is to be in the file; `on_failure` is called when the disk fails.
 
-        `values` are those of the partitions that are loaded, oldest first: where they are as they were, and nobody has waited since for an
-        entry to go, the file needs no new version. To compare them takes a tenth of the time of making one.
+        `values` are those of the partitions that are loaded, oldest first: where they are as they were, and no caller has waited since for
+        an entry to go, the file needs no new version. To compare them takes a tenth of the time of making one.
         """
         self._filesystem = filesystem
         self._committer = committer
@@ -88,7 +88,7 @@ class OffsetCheckpoint:
             self._begin_for_waiting()
 
     def stop(self) -> None:
-        """Begins nothing more: the committer is about to close. Who waits for a version that isn't under way is told so."""
+        """Begins nothing more: the committer is about to close. A caller that waits for a version that isn't under way gets an error."""
         self._stopping = True
         waiting, self._waiting = self._waiting, []
         _tell(waiting, self._stopped_error())
@@ -168,7 +168,7 @@ def read_checkpoint(filesystem: FileSystem, path: str, here: Container[TopicPart
     """What a checkpoint says of the partitions that are here; nothing if it can't be read. Start code: it may sync. Errors: OSError.
 
     If it says something of others, a deletion was interrupted. Their names may be used again from now on, and a new log's bytes mustn't
-    go unchecked on the word of an old one: the file is written anew without them, or removed where the disk is full.
+    go unchecked on the word of an old one: the file is written again without them, or removed where the disk is full.
     """
     if not filesystem.exists(path):
         return {}

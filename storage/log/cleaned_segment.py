@@ -46,7 +46,7 @@ class CleanedSize(msgspec.Struct):
 
 
 class CleanedSegment:
-    """See the module. `append` any number of times, then `finish` or `abandon`. Errors of all of them: OSError."""
+    """A segment that a compaction writes. `append` any number of times, then `finish` or `abandon`. Errors of all of them: OSError."""
 
     def __init__(self, filesystem: FileSystem, directory: str, base_offset: Offset, interval_bytes: int) -> None:
         """A leftover of the same name is overwritten. About every `interval_bytes` the indexes get an entry."""

@@ -82,7 +82,7 @@ class LeaderEpochs:
         """Drops the epochs that begin at or after the exclusive log end `end_offset`. Returns whether there were any.
 
         `is_empty`: the log starts there, too. Then an epoch that begins there is that of the last record that was deleted. It stays, or
-        after an election nobody would see that this log belongs to another history.
+        after an election no broker would see that this log belongs to another history.
         """
         keep = bisect_left(self._starts, end_offset)
         if is_empty and keep == 0 and self._starts and self._starts[0] == end_offset:

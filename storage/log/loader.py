@@ -7,7 +7,7 @@ What can be computed is computed again: indexes, leader epochs from the batches'
 Every step can be cut off by a crash and begun again, with the same outcome: what must go is removed from the end of the log towards its
 start, before the cut that makes it superfluous.
 
-Guards: a log start is never lowered; what lies wholly below it is removed, and a log that ends below it begins anew, empty, at it.
+Guards: a log start is never lowered; what lies wholly below it is removed, and a log that ends below it starts over, empty, at it.
 
 Sources: Kafka's LogLoader, LogSegment.recover, LogManager.loadLog.
 """
@@ -280,7 +280,7 @@ class _Loader:
     def find_log_end(self, recovery_point: Offset, log_start_offset: Offset, *, clean: bool) -> Offset:
         """Checks what must be checked, opens the last segment for writing and returns the log end. The epochs fit it afterwards."""
         self._read_epochs()
-        told = self.epochs.entries()
+        read = self.epochs.entries()
         if clean:
             self._rebuild_missing_indexes()
         else:
@@ -296,7 +296,7 @@ class _Loader:
             self._rebuild_epochs()
         elif log_end_offset == log_start_offset and not self.epochs:
             # No batch says in which leader epoch the deleted ones ended; the file still does.
-            self.epochs = LeaderEpochs(told)
+            self.epochs = LeaderEpochs(read)
         self.epochs.truncate_from_end(log_end_offset, is_empty=log_end_offset == log_start_offset)
         self.epochs.truncate_from_start(log_start_offset)
         return log_end_offset
@@ -387,7 +387,7 @@ class _Loader:
         return TransactionIndex(self.filesystem, self.directory, with_file)
 
     def rebuild_aborted(self, log: Log, index: TransactionIndex) -> None:
-        """Finds out anew which transactions were aborted, where no file says so, and writes what was left for after that."""
+        """Finds out again which transactions were aborted, where no file says so, and writes what was left for after that."""
         wanted = {segment.base_offset for segment in (*self.unindexed, *self.doubted)} & {segment.base_offset for segment in self.segments}
         wanted.update(index.damaged())
         if wanted:

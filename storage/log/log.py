@@ -66,7 +66,8 @@ class Log(CuttableLog):
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
     `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was mended after an unclean stop.
     `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
-    `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with whoever carries that out.
+    `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with the code that carries that
+    out.
     """
 
     __slots__ = ("attention", "disk_full", "flush_wanted", "topic_id", "topic_partition", "unsettled")
@@ -377,5 +378,5 @@ class Log(CuttableLog):
         return self.flush_barrier()
 
     def files_to_close(self) -> list[File]:
-        """The files that are open, for the moment when nobody reads any more."""
+        """The files that are open, to be closed when they are not read any more."""
         return [segment.file for segment in self._segments if segment.is_open]

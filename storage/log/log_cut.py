@@ -25,7 +25,7 @@ from lowtide.storage.log.segment_swap import SegmentSwaps
 
 
 class CuttableLog(LogOffsets):
-    """See the module. Part of `Log`."""
+    """How a log is cut, at either end. Part of `Log`."""
 
     __slots__ = (
         "_aborted",
@@ -75,7 +75,7 @@ class CuttableLog(LogOffsets):
         Inside a batch the whole batch goes, and the log end falls to the batch's start, though not below the log start. Slices of
         what goes, and of the segment that is cut, are dead. At or above the log end it only drops later leader epochs.
         Before anything is appended again, the barrier must be done and the lowered recovery point be on disk: a power cut could
-        otherwise mix old batches with new ones. Errors: StorageError; see the module for one that passes.
+        otherwise mix old batches with new ones. Errors: StorageError, also one that passes, as described above.
         """
         assert offset >= 0
         if offset >= self.log_end_offset:
@@ -107,8 +107,8 @@ class CuttableLog(LogOffsets):
         """Empties the log: the next record gets `offset`, and the log start, if not given, is `offset`, too (KAFKA-9491).
 
         `leader_epoch` is that of the leader for whose sake this is done: up to `offset` the log then counts as that leader's.
-        Errors: StorageError; see the module for one that passes. A crash in between leaves a prefix of the old log, perhaps with an empty
-        segment behind it, or no segment at all.
+        Errors: StorageError, also one that passes, as described above. A crash in between leaves a prefix of the old log, perhaps with an
+        empty segment behind it, or no segment at all.
         """
         removed = self._start_over(offset, now_ms)
         self.restart(log_start_offset=offset if log_start_offset is None else log_start_offset, log_end_offset=offset)

@@ -1,4 +1,4 @@
-"""What a log is made of when it is opened: by the loader from what a folder holds, or new."""
+"""The parts of a log when it is opened: by the loader from what a folder holds, or new."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowtide.storage.log.transaction_index import TransactionIndex
 
 
 class LogParts(msgspec.Struct):
-    """See the module."""
+    """The parts of one log."""
 
     filesystem: FileSystem
     directory: str

@@ -1,6 +1,6 @@
 """Checks every byte of a segment after an unclean stop.
 
-Its cost must be that of reading and of CRC-32C: headers are unpacked in one call, nothing is copied, and no object is made per batch.
+Its cost must be that of reading and of CRC-32C: headers are unpacked in one call, nothing is copied, and no object is created per batch.
 
 Source: Kafka's LogSegment.recover.
 """
@@ -43,7 +43,7 @@ class CheckedSegment(msgspec.Struct, gc=False):
 
 
 def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> CheckedSegment:
-    """Checks a closed segment from its first byte, builds its indexes anew, and notes the leader epochs of its batches.
+    """Checks a closed segment from its first byte, builds its indexes again, and notes the leader epochs of its batches.
 
     Epochs that are said to begin in this segment or later are forgotten first: the batches' own word counts. The segment isn't changed;
     the caller cuts it. Errors: StorageError when reading fails.

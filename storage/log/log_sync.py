@@ -1,7 +1,7 @@
 """What of one log isn't known to be on disk yet, and the barriers that bring it there.
 
 Guards the recovery point: it rises only over bytes that a barrier covered after they were written. A truncation between a barrier and its
-answer lowers what that answer proves, for the same offsets may have been written anew.
+answer lowers what that answer proves, for the same offsets may have been written again.
 
 Source: Kafka's UnifiedLog.flush; KAFKA-16541 for why the epoch file is synced before it is renamed.
 """
@@ -49,7 +49,7 @@ class LogSync:
         return not self._paths and not self._epochs.dirty
 
     def note_written(self, paths: Iterable[str]) -> None:
-        """Files were made or written anew, or a segment began; the next barrier covers them."""
+        """Files were created or written again, or a segment began; the next barrier covers them."""
         self._paths += paths
         self._names_changed = True
 

@@ -37,7 +37,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: int = -1
     log_retention_min_timestamp: int = 0
     retention_commitoffset_ms: int = -1
-    """-1 where nothing goes because it has been consumed, be it that nobody asked for it."""
+    """-1 where nothing goes because it has been consumed, also where that was not asked for."""
     min_insync_replicas: int = 1
     delete_retention_ms: int = 86_400_000
     min_cleanable_dirty_ratio: float = 0.5

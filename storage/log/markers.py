@@ -1,4 +1,4 @@
-"""Markers that end transactions, as a leader appends them, and what the producers of batches are asked before and told after an append.
+"""Markers that end transactions, as a leader appends them; the checks before an append, and the producer state after it.
 
 A marker is a control batch of one record. It has no sequence, and the coordinator's epoch in its place: an older coordinator than the one
 that wrote the last marker is refused.

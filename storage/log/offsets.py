@@ -36,7 +36,7 @@ class LogOffsets:
         self.check_order()
 
     def check_order(self) -> None:
-        """Fails on offsets out of order: that is our own bug, found before anyone is told them."""
+        """Fails on offsets out of order: that is our own bug, found before they are visible."""
         assert 0 <= self.log_start_offset <= self.high_watermark <= self.log_end_offset, self.describe()
         assert self.log_start_offset <= self.recovery_point <= self.log_end_offset, self.describe()
         assert self.log_start_offset <= self.log_start_pending <= self.log_end_offset, self.describe()

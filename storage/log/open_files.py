@@ -1,7 +1,7 @@
 """Which segments have their file open: a bounded number, whatever the number of partitions.
 
 A file is opened when its segment is read or written. Where the bound is reached, another one is closed for it: one that wasn't used since
-it was last considered (the clock algorithm, which costs an append nothing), and that nobody else holds. Answers that wait for their
+it was last considered (the clock algorithm, which costs an append nothing), and that is not held elsewhere. Answers that wait for their
 client and barriers that wait for the disk hold files; the descriptor of such a file closes when the last of them lets go.
 
 Guards: reads never raise the number of open files above the bound: where answers hold nearly all, the next read fails with EMFILE, which
@@ -41,12 +41,12 @@ class OpenSegment(Protocol):
         ...
 
     def forget_file(self) -> None:
-        """Lets go of the file, whoever else holds it."""
+        """Lets go of the file, also where it is held elsewhere."""
         ...
 
 
 class OpenFiles:
-    """See the module. Used from the event loop only."""
+    """The open files of all segments, bounded. Used from the event loop only."""
 
     __slots__ = ("_held", "_open", "files_max", "held_max")
 
@@ -85,7 +85,7 @@ class OpenFiles:
             self._held.append(file)
 
     def _close_one(self) -> bool:
-        """Closes the file of a segment that wasn't used lately, or else of any that nobody else holds. Returns whether there was one."""
+        """Closes a file that was not used lately, or else of any that is not held elsewhere. Returns whether one was closed."""
         used: list[OpenSegment] = []
         for _ in range(min(_LOOKS, len(self._open))):
             segment = next(iter(self._open))

@@ -34,7 +34,7 @@ class CompletedTransaction(msgspec.Struct, frozen=True, gc=False):
 class OpenTransactions:
     """The transactions of one partition that are open or undecided. `any` says whether there is one, as far as is known.
 
-    Decided ones are found out when somebody asks (`first_unstable`), so that a rising high watermark costs nothing.
+    Decided ones are found out on demand (`first_unstable`), so that a rising high watermark costs nothing.
     """
 
     __slots__ = ("_open", "_undecided", "any")

@@ -146,7 +146,7 @@ class ProducerStateManager:
     __slots__ = ("_entries", "_maximum_producers", "expiration_ms", "transactions", "verifications")
 
     def __init__(self, *, expiration_ms: int = DEFAULT_EXPIRATION_MS, maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS) -> None:
-        """Know nobody. A producer is forgotten `expiration_ms` after its last append, or when there are too many."""
+        """Begin without producers. A producer is forgotten `expiration_ms` after its last append, or when there are too many."""
         assert expiration_ms > 0
         assert maximum_producers > 0
         self._entries: dict[ProducerId, ProducerEntry] = {}

@@ -1,7 +1,7 @@
 """The walk over a batch's uncompressed records: do they fill it exactly, and what do their deltas say?
 
 This is the only per-record work of the produce path, so `walk_records` is written for speed: varints of one or two bytes are read
-inline, no object is made per record, and a run of records that are laid out alike, which is what producers of equal-sized messages
+inline, no object is created per record, and a run of records that are laid out alike, which is what producers of equal-sized messages
 send, is checked column by column (see `_check_run`). `iterate_steps` is the slow, plain form, used to name the records at fault;
 tests hold the two against each other. Where there is a compiled form (`protocol/native/`), it goes first, and what it finds sound is.
 

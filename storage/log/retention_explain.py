@@ -1,6 +1,6 @@
 """Why a partition's oldest segment is still there, and when it will go: the rules of `retention`, asked of that one segment.
 
-For people. What is told is what a pass would decide now, rule by rule, and for rules that time fulfils, when. A pass looks from time to
+For people. What is shown is what a pass would decide now, rule by rule, and for rules that time fulfils, when. A pass looks from time to
 time only (`log.retention.check.interval.ms`), so a segment goes at the first one after its time.
 """
 

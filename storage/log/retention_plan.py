@@ -11,8 +11,8 @@ The rules are asked one after the other, each for the oldest segments that are l
 | `TIME` | it is older than `retention.ms` |
 
 Guards: nothing at or above the high watermark goes (KAFKA-5634); whole segments only, oldest first; an empty last segment stays. Where the
-cleanup policy has no `delete`, only the first rule is asked (KAFKA-7400). Whoever carries it out rolls the last segment first, if it goes
-too (`RetentionPlan.rolls`), and makes the new log start durable before a file goes.
+cleanup policy has no `delete`, only the first rule is asked (KAFKA-7400). The code that carries it out rolls the last segment first, if it
+goes too (`RetentionPlan.rolls`), and makes the new log start durable before a file goes.
 
 A segment is as old as its newest record; without a timestamp in it, as its file. A record from the future keeps its segment. For
 `MIN_TIMESTAMP` only records' own timestamps count: what has none isn't known to be below anything.
@@ -32,7 +32,7 @@ from lowtide.protocol.types import NO_TIMESTAMP, Offset
 
 
 class Reason(Enum):
-    """Why records go, as it is told. The first and the last are nothing that a retention pass decides."""
+    """Why records go, as log lines name it. The first and the last are nothing that a retention pass decides."""
 
     REQUEST = "request"
     LOG_START = "log-start"
@@ -143,7 +143,7 @@ def plan_retention(
 def may_go_as_consumed(
     segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
 ) -> bool:
-    """Whether anything would go for being consumed if the groups had consumed all: else nobody needs to ask them."""
+    """Whether anything would go for being consumed if the groups had consumed all: else they need not be asked."""
     if "delete" not in rules.cleanup_policy or rules.retention_commitoffset_ms < 0:
         return False
     number = first_kept(segments, offsets)

@@ -226,7 +226,7 @@ class Segment(SegmentFile):
         return self._indexes
 
     def reset_indexes(self) -> None:
-        """Begins both indexes anew, for a scan that calls `note_batch` for each batch."""
+        """Starts both indexes over, for a scan that calls `note_batch` for each batch."""
         self._indexes = (OffsetIndex(self.base_offset), TimeIndex(self.base_offset))
         self._bytes_since_entry = 0
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP

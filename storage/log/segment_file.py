@@ -13,7 +13,7 @@ from lowtide.storage.log.open_files import OpenFiles
 
 
 class SegmentFile:
-    """See the module. `size` is where the last whole batch ends."""
+    """The `.log` file of a segment. `size` is where the last whole batch ends."""
 
     __slots__ = ("_file", "_filesystem", "_pinned", "files", "path", "size", "used")
 

@@ -112,7 +112,7 @@ class SegmentList:
         self.bases[number : number + count] = [segment.base_offset]
 
     def restart(self, segment: Segment) -> None:
-        """Begins anew, all segments having been removed, with a single one."""
+        """Starts over with a single segment; all others have been removed."""
         assert not self._segments
         self._segments.append(segment)
         self.bases.append(segment.base_offset)

@@ -75,7 +75,7 @@ class ProducerSnapshots:
         """Brings `state` to `end_offset` (exclusive), where a segment or the log ends: a snapshot, then the batches behind it.
 
         Of the snapshots at or below `newest` the newest is taken; a newer one only if no transaction had ended in it, for it doesn't say
-        which of those were decided. With `recalls` the batches before the snapshot are looked up. `on_completed` hears of each transaction
+        which of those were decided. With `recalls` the batches before the snapshot are looked up. `on_completed` gets each transaction
         that ends, with the base offset of the segment of its marker.
         Errors: StorageError.
         """
@@ -172,7 +172,7 @@ def _recall(state: ProducerStateManager, segments: SegmentList, start: Offset) -
     try:
         state.recall(chain.from_iterable(headers))
     except DamagedSegmentError:
-        return  # An entry that names no batch, or damage, which whoever reads it finds.
+        return  # An entry that names no batch, or damage, which its reader finds.
 
 
 def _headers(segment: Segment, position: FilePosition, end: FilePosition) -> Iterator[BatchHeader]:

@@ -1,4 +1,4 @@
-"""Finds out anew which transactions of a segment were aborted: after an unclean stop, or where the file that says so is no good.
+"""Finds out again which transactions of a segment were aborted: after an unclean stop, or where the file that says so is no good.
 
 A marker doesn't say where its transaction began. Batches from the last snapshot at or before the segment on do, and the snapshot itself,
 which holds the transactions that were open.

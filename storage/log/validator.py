@@ -59,7 +59,7 @@ _SMALLEST_RECORD_BYTES = 7
 """A record without key, value and headers."""
 
 _MAX_RECORD_ERRORS = 1000
-"""Record errors told for one batch; Kafka has no bound, and a batch of empty records would make an answer larger than itself."""
+"""Record errors reported for one batch; Kafka has no bound, and a batch of empty records would make an answer larger than itself."""
 
 _NO_TIMESTAMP = -1
 _MIN_INT64 = -(2**63)
@@ -101,7 +101,7 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     allow_zstd: bool = True
     quick_records: int = _MAX_INT64
     """Batches of more records take longer than an event loop may be held, as do those that are larger than `quick_bytes`
-    when decompressed, or are larger than `quick_compression_bytes` and have to be compressed anew; all inclusive."""
+    when decompressed, or are larger than `quick_compression_bytes` and have to be compressed again; all inclusive."""
     quick_headers: int = HEADERS_MAX
     """Of batches that only the plain form can check: those with more headers take long, too; inclusive."""
     quick_bytes: int = _MAX_INT64

@@ -77,7 +77,7 @@ class JournalHooks(msgspec.Struct, frozen=True, kw_only=True):
     topic_name: Callable[[TopicId], str | None]
     """The topic's name for the exports; None for a topic that this directory has no log of."""
     on_failure: Callable[[OSError], None] = lambda _error: None
-    """Told once, before any callback, when a write or sync has failed: the log directory must go offline."""
+    """Called once, before any callback, when a write or sync has failed: the log directory must go offline."""
 
 
 class _Accepted(NamedTuple):
@@ -184,7 +184,7 @@ class LogStartJournal:
         """Makes durable what still waits, folds if there's something to fold, and lets the file go. Stop code: it syncs.
 
         Called after `stop`, when the committer has answered everything. On a full disk the journal is left unfolded, which is no error.
-        Errors: OSError, the one after which the journal had failed or a new one; those who wait are told.
+        Errors: OSError, the one after which the journal had failed or a new one; callers that wait get it too.
         """
         assert self._stopping, self._path
         assert not self._in_flight, self._path
@@ -312,7 +312,7 @@ class LogStartJournal:
     def _fold_with(self, batch: list[_Accepted], entries: Sequence[LogStartEntry], waiters: list[OnDurable]) -> OSError | None:
         """Starts a fold that also makes `entries` durable.
 
-        Returns None when it's under way (or the journal has failed and everybody is being told), or the error of a full disk.
+        Returns None when it's under way (or the journal has failed and all callers are getting the error), or the error of a full disk.
         """
         folded = dict(self._entries)
         apply_entries(folded, entries)

@@ -29,7 +29,7 @@ def journal_path(directory: str) -> str:
 
 
 def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[TopicPartition, TopicId], expected: bool) -> JournalContent:
-    """Reads a directory's journal and writes it anew: durable, folded, without a torn tail, with what Kafka has written. See `open`."""
+    """Reads a directory's journal and writes it again: durable, folded, without a torn tail, with what Kafka has written. See `open`."""
     path = journal_path(directory)
     exports = {
         name: read_offsets(filesystem, directory, name)
@@ -52,7 +52,7 @@ def load_journal(filesystem: FileSystem, directory: str, *, folders: Mapping[Top
     unknown = any(folders.get(topic_partition) == ZERO_TOPIC_ID for topic_partition in kafka_offsets)
     if exported_crc != known_crc:
         merge_larger(entries, kafka_offsets, folders)
-    # Always written anew. What a killed process wrote can be read though it may not be durable, and after a failed sync the system says of
+    # Always written again. What a killed process wrote can be read though it may not be durable, and after a failed sync the system says of
     # such pages that they are clean: syncing the old file again would prove nothing, and a later frame would stand behind a lost one.
     first_sequence = content.next_sequence if content else 1
     snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
