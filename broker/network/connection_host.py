@@ -122,5 +122,5 @@ class ConnectionHost:
         self.log.error("request failed", request=route.name, exc_info=error)
 
     def on_bug(self, connection: Client, route: Route, error: Exception) -> None:
-        """A handler raised: our fault, told with its traceback."""
+        """A handler raised: a bug, logged with its traceback."""
         self.log.error("request failed", peer=connection.peer, request=route.name, exc_info=error)
