@@ -83,9 +83,9 @@ async def create(
     replicas: Annotated[int | None, typer.Option("--replicas", "-r", min=1, metavar="N", help="of each partition; likewise")] = None,
     config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="set a key; may be repeated")] = None,
     validate_only: ValidateOnlyOption = False,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="topics that are there already are no failure")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="a topic that exists already is not a failure")] = False,
 ) -> ExitCode:
-    """Make topics."""
+    """Create topics."""
     settings = assignments_of(config or [])
     wanted = [
         NewTopic(name=name, partitions=partitions or BROKERS_DEFAULT, replication_factor=replicas or BROKERS_DEFAULT, configs=settings)
@@ -94,7 +94,7 @@ async def create(
     made = await call.client.create_topics(wanted, validate_only=validate_only, timeout=call.timeout_ms / 1000)
     outcomes = {name: _unless(each, "TOPIC_ALREADY_EXISTS" if if_not_exists else None) for name, each in made.items()}
     said = {name: _created(each) for name, each in made.items() if isinstance(each, CreatedTopic)}
-    return report_each(outcomes, call.output, done="could be made" if validate_only else "made", more=said)
+    return report_each(outcomes, call.output, done="could be created" if validate_only else "created", more=said)
 
 
 @app.command()

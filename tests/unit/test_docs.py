@@ -143,6 +143,24 @@ def test_every_room_has_a_page():
     assert [str(room.relative_to(ROOT)) for room in rooms if f"`{room.relative_to(ROOT)}/`" not in index] == []
 
 
+def test_each_rule_of_deletion_has_tests_that_name_it():
+    """The table answers which test fails without a rule; each file in it speaks of the rule."""
+    invariants = (ROOT / "docs/invariants.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/rooms/replication.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (DR\d) \| (.+) \|$", page, re.MULTILINE))
+    assert list(rows) == re.findall(r"\*\*(DR\d)\*\*", invariants)
+    of_files = {"tests/model/test_journal.py": "tests/model/journal.py", "tests/model/test_registration.py": "tests/model/registration.py"}
+    for rule, row in rows.items():
+        for name in re.findall(r"`(tests/[\w/]+\.py)`", row):
+            text = (ROOT / of_files.get(name, name)).read_text(encoding="utf-8")
+            assert re.search(rf"\b{rule}\b", text) or _is_between(text, int(rule[2:])), (rule, name)
+
+
+def _is_between(text: str, number: int) -> bool:
+    """`rules DR1 to DR6` names all between."""
+    return any(int(first) <= number <= int(last) for first, last in re.findall(r"DR(\d) to DR(\d)", text))
+
+
 def test_the_questions_about_failures_have_pages_of_that_title():
     """A reader who asks finds the page by its title, and the page names code and tests."""
     expected = {
