@@ -100,3 +100,23 @@ def test_the_quick_start_prints_what_the_page_says(page: str, lowtide: SimpleNam
     (tmp_path / "quick.py").write_text(program.replace("127.0.0.1:9092", lowtide.bootstrap), encoding="utf-8")
     lines = lines_of([sys.executable, "quick.py"], cwd=tmp_path)
     assert [line.replace(mark, "") for line in lines] == [line.strip() for line in printed[1].splitlines()]
+
+
+OTHER_PROGRAMS = {
+    "docs/quick-start.md 1": ("lowtide", "left as it is"),
+    "docs/durability.md 0": ("lowtide", ""),
+    "docs/testing.md 1": ("lowtide", "127.0.0.1:"),
+    "docs/clusters.md 0": ("lowtide_cluster", "partition 2: leader"),
+}
+"""Page and number of a program, the fixture that it runs at, and what it prints among other things."""
+
+
+@pytest.mark.parametrize("place", OTHER_PROGRAMS)
+def test_the_other_programs_of_pages_run(place: str, request: pytest.FixtureRequest, tmp_path: Path):
+    page, number = place.split()
+    fixture, expected = OTHER_PROGRAMS[place]
+    program = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)[int(number)]
+    addresses = request.getfixturevalue(fixture).bootstrap
+    three = "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
+    (tmp_path / "program.py").write_text(program.replace(three, addresses).replace("127.0.0.1:9092", addresses), encoding="utf-8")
+    assert expected in "\n".join(lines_of([sys.executable, "program.py"], cwd=tmp_path))
