@@ -1,8 +1,9 @@
 """Which way a request takes through a broker: its files, their lines, the calls, and how often the reader changes the file.
 
-`make path` prints it; `tests/unit/test_request_paths.py` holds budgets. The brokers are real ones over simulated ports, on virtual time, so
+`make path` prints it; `tests/unit/bench/test_request_path.py` holds budgets. The brokers are real ones over simulated ports, on virtual time, so
 the same request takes the same way in each run. What is counted are calls of Python functions in the broker that is asked, from the first
 byte of the request to the last one of the answer; the simulated network, disk, clock and store, generated codecs and this client are not.
+The ports of clock and committer are reported apart: in a real broker they are C code and another thread, here Python.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ SIMULATED: Final = (
 )
 """What stands for the world around a broker."""
 
+PORTS: Final = ("runtime/clock.py", "runtime/committer.py", "runtime/completions.py")
+"""What stands for C code and another thread of a real broker: the clocks, and the committer that syncs the journal."""
+
 TOPIC: Final = "t"
 RECORDS: Final = build_batch([(1, None, b"x", ())])
 LEADER: Final = "broker-1"
@@ -48,9 +52,10 @@ SETTINGS: Final = {"log.dirs": "/a", "auto.create.topics.enable": "false", "offs
 
 
 class RequestPath(msgspec.Struct, frozen=True):
-    """The way of one request. `calls` are (file, function), in their order."""
+    """The way of one request. `calls` are (file, function), in their order; those of the `PORTS` are apart."""
 
     calls: tuple[tuple[str, str], ...]
+    port_calls: tuple[tuple[str, str], ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -92,7 +97,8 @@ class Tracer:
     @property
     def path(self) -> RequestPath:
         """What was collected."""
-        return RequestPath(tuple(self._calls))
+        calls = tuple(call for call in self._calls if call[0] not in PORTS)
+        return RequestPath(calls, tuple(call for call in self._calls if call[0] in PORTS))
 
     def _on_event(self, frame: Any, event: str, _argument: Any) -> None:
         if event != "call":
@@ -238,9 +244,10 @@ def main() -> int:
     if not paths:
         sys.stderr.write(f"no request is named like {wanted!r}: there are {', '.join(REQUESTS)}\n")
         return 2
-    print(f"{'request':36} files  lines  calls  moves  of them back")
+    print(f"{'request':36} files  lines  calls  moves  of them back  calls of ports")
     for name, path in paths.items():
-        print(f"{name:36} {len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}")
+        row = f"{len(path.files):5}  {path.lines:5}  {len(path.calls):5}  {path.moves:5}  {path.moves_back:12}  {len(path.port_calls):14}"
+        print(f"{name:36} {row}")
     for name, path in paths.items():
         print(f"\n{name}")
         calls = Counter(file for file, _ in path.calls)

@@ -19,7 +19,7 @@ from lowtide.replication.leadership_state import IsrProposal, LeadershipState
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
-    from lowtide.replication.follower_state import FollowerFetch, FollowerState
+    from lowtide.replication.follower_state import FollowerState
 
 
 def next_proposal(leadership: LeadershipState, image: MetadataImage, now_ms: int) -> IsrProposal | None:
@@ -90,20 +90,3 @@ def high_watermark(leadership: LeadershipState, image: MetadataImage, now_ms: in
         ):
             end = follower.log_end_offset
     return end
-
-
-def matches(leadership: LeadershipState, fetch: FollowerFetch) -> bool:
-    """Whether nothing of the follower's log can be other than ours, given that the fetch didn't diverge.
-
-    We have no epochs below our log start. Who ends just there, and starts below, may have its last records of a lost leadership, unless
-    their epoch is the one of our last deleted record, or a later one that we know.
-    """
-    log = leadership.log
-    start = log.log_start_offset
-    if fetch.log_start_offset >= start or fetch.fetch_offset > start:
-        return True
-    entries = log.leader_epochs.entries()
-    if not entries:
-        return False
-    oldest, since = entries[0]
-    return since <= start and fetch.last_fetched_epoch >= oldest

@@ -5,6 +5,11 @@ partition needs none of it.
 
 Guards: epoch, registration and range of a follower's fetch are checked before anything that is known of it changes. It decides; who
 writes to the store, answers and wakes is the broker's part.
+
+The low watermark is how far deletes have reached every replica that must have them (rule DR3): every live one and every member of the
+maximal ISR. Live is a replica whose broker is registered, isn't about to stop, whose log directory works, and that has fetched from this
+leader within `replica.lag.time.max.ms`. What counts is a log start that was reported in a fetch of this leader epoch and of the broker's
+present registration; unknown is -1, so that nothing is acknowledged with it. Source: KIP-107, which asks live brokers only, and any report.
 """
 
 from __future__ import annotations
@@ -12,11 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, Offset
+from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch, FollowerState
 from lowtide.replication.leadership_state import LeadershipState
-from lowtide.replication.low_watermark import low_watermark, slow_at_ms
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage, PartitionImage
@@ -86,17 +90,13 @@ class Leadership(LeadershipState):
     def check_fetch(self, fetch: FollowerFetch, image: MetadataImage) -> ErrorCode:
         """Whether a follower's fetch may be served. Its leader epoch, if it has one, is ours.
 
-        `fetch.broker_epoch` is filled in where the version lacks it and nothing relies on what is reported.
         Errors: UNKNOWN_LEADER_EPOCH, or NOT_LEADER_OR_FOLLOWER without an epoch, for who isn't a replica; NOT_LEADER_OR_FOLLOWER for a
         registration that is over or isn't given. Source: Kafka's `Partition.followerReplicaOrThrow` and `Replica`.
         """
         follower = self.followers.get(fetch.broker_id)
         if follower is None:
             return not_a_replica(fetch)
-        if fetch.broker_epoch == UNKNOWN_BROKER_EPOCH and not image.log_start_reporting:
-            present = image.broker_epoch(fetch.broker_id)
-            fetch.broker_epoch = UNKNOWN_BROKER_EPOCH if present is None else present
-        elif fetch.leader_epoch == NO_LEADER_EPOCH and image.log_start_reporting:
+        if fetch.leader_epoch == NO_LEADER_EPOCH and image.log_start_reporting:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if not may_be_registered(fetch.broker_id, fetch.broker_epoch, image) or fetch.broker_epoch < follower.broker_epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -113,9 +113,23 @@ class Leadership(LeadershipState):
         if fetch.broker_epoch > image.revision:
             follower.note_unseen(fetch.broker_epoch, self.lag_time_max_ms, now_ms)
             return None
-        matches = in_sync_replicas.matches(self, fetch)
-        follower.note_fetch(fetch, leader_end_offset=self.log.log_end_offset, matches=matches, now_ms=now_ms)
+        follower.note_fetch(fetch, leader_end_offset=self.log.log_end_offset, matches=self.matches(fetch), now_ms=now_ms)
         return follower
+
+    def matches(self, fetch: FollowerFetch) -> bool:
+        """Whether nothing of the follower's log can be other than ours, given that the fetch didn't diverge.
+
+        We have no epochs below our log start. A follower that ends just there, and starts below, may have its last records of a lost
+        leadership, unless their epoch is the one of our last deleted record, or a later one that we know.
+        """
+        start = self.log.log_start_offset
+        if fetch.log_start_offset >= start or fetch.fetch_offset > start:
+            return True
+        entries = self.log.leader_epochs.entries()
+        if not entries:
+            return False
+        oldest, since = entries[0]
+        return since <= start and fetch.last_fetched_epoch >= oldest
 
     # Watermarks
 
@@ -124,16 +138,52 @@ class Leadership(LeadershipState):
         return in_sync_replicas.high_watermark(self, image, now_ms)
 
     def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
-        """How far deletes have reached everybody who must have them; see `low_watermark`."""
-        return low_watermark(self, image, now_ms)
+        """The smallest log start of all that must have a delete; -1 while one of them hasn't reported its own."""
+        lowest = self.log.log_start_offset
+        for broker_id, follower in self.followers.items():
+            if broker_id in self.maximal_isr or self.is_live(broker_id, follower, image, now_ms):
+                reported = self.reported_log_start(broker_id, follower, image, now_ms)
+                if reported < lowest:
+                    lowest = reported
+        return lowest
+
+    def is_live(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
+        """Whether this replica may lead by now, as far as we know. A registration that our image doesn't show yet counts as live."""
+        if follower.may_have_registered(image.revision, self.lag_time_max_ms, now_ms):
+            return True
+        return follower.has_fetched_within(self.lag_time_max_ms, now_ms) and image.may_be_in_sync(broker_id, self.topic_id, self.number)
+
+    def reported_log_start(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> Offset:
+        """What this replica has reported under its present registration, else -1."""
+        present = image.brokers.get(broker_id)
+        if present is not None and follower.broker_epoch < present.epoch:
+            return UNKNOWN_OFFSET
+        if follower.unseen_epoch > image.revision and follower.may_have_registered(image.revision, self.lag_time_max_ms, now_ms):
+            return UNKNOWN_OFFSET
+        return follower.log_start_offset
 
     def slow_at_ms(self, image: MetadataImage, now_ms: int) -> int | None:
-        """When time alone may let the low watermark rise."""
-        return slow_at_ms(self, image, now_ms)
+        """When the first live replica outside the maximal ISR, or registration that isn't shown, will have been silent for too long.
+
+        That is no event of its own: whoever waits for the low watermark must look again then (rule DR4). None without any.
+        """
+        limit_ms, times = self.lag_time_max_ms, []
+        for broker_id, follower in self.followers.items():
+            if follower.may_have_registered(image.revision, limit_ms, now_ms):
+                times.append(follower.unseen_ms)
+            elif broker_id not in self.maximal_isr and self.is_live(broker_id, follower, image, now_ms):
+                times.append(follower.last_fetch_ms)
+        return min(times) + limit_ms + 1 if times else None
 
     def note_acknowledged(self, offset: Offset) -> None:
         """A delete to `offset` was acknowledged, not to the leader alone."""
         self.floor = max(self.floor, offset)
+
+
+def assumed_epoch(broker_id: BrokerId, image: MetadataImage) -> BrokerEpoch:
+    """The registration of a follower whose version reports none: the one that the image shows, while nobody relies on what is reported."""
+    present = image.brokers.get(broker_id)
+    return UNKNOWN_BROKER_EPOCH if present is None or image.log_start_reporting else present.epoch
 
 
 def not_a_replica(fetch: FollowerFetch) -> ErrorCode:
@@ -143,4 +193,5 @@ def not_a_replica(fetch: FollowerFetch) -> ErrorCode:
 
 def may_be_registered(broker_id: BrokerId, broker_epoch: BrokerEpoch, image: MetadataImage) -> bool:
     """Whether a registration may be in force: the image shows it, or is too old to know it. An epoch is the revision that made it."""
-    return image.broker_epoch(broker_id) == broker_epoch or broker_epoch > image.revision
+    broker = image.brokers.get(broker_id)
+    return (broker is not None and broker.epoch == broker_epoch) or broker_epoch > image.revision

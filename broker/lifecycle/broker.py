@@ -238,7 +238,7 @@ class Broker:
         self._replicate(session, self.replicas)
         if ports.shared_metadata:
             self._fence = Fence(session, ports.clock)
-            self.replicas.is_fenced = self._fence.is_up
+            self.replicas.fence_with(self._fence.is_up, self._fence)
         context = BrokerContext(
             configs=self._configs,
             replicas=self.replicas,

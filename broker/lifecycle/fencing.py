@@ -29,15 +29,15 @@ UP_LOOK_MS: Final = 50
 class Fence:
     """The fence of one broker."""
 
-    __slots__ = ("_clock", "_down_until_ms", "_epoch", "_looked_at", "_loop", "_on_turned", "_session", "_timer", "_was_up")
+    __slots__ = ("_clock", "_looked_at", "_loop", "_on_turned", "_timer", "_was_up", "down_until_ms", "epoch", "session")
 
     def __init__(self, session: MetadataSession, clock: Clock) -> None:
         """Up until the session has a registration and the metadata show what it leads."""
-        self._session = session
+        self.session = session
         self._clock = clock
-        self._epoch: BrokerEpoch = 0
+        self.epoch: BrokerEpoch = 0
         self._looked_at: tuple[BrokerEpoch, MetadataImage] | None = None
-        self._down_until_ms = 0
+        self.down_until_ms = 0
         self._was_up = True
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -46,23 +46,23 @@ class Fence:
 
     def is_up(self) -> bool:
         """Whether the broker must not act now."""
-        if self._session.broker_epoch == self._epoch and self._clock.monotonic_ms() < self._down_until_ms:
+        if self.session.broker_epoch == self.epoch and self._clock.monotonic_ms() < self.down_until_ms:
             return False
         return self._look()
 
     def _look(self) -> bool:
         """Ask the session. That the fence is down holds until the time that it tells, as long as the registration is the same."""
-        session = self._session
+        session = self.session
         if session.is_fenced:
             return True
         epoch, image = session.broker_epoch, session.image
-        if epoch != self._epoch and self._looked_at != (epoch, image):
+        if epoch != self.epoch and self._looked_at != (epoch, image):
             self._looked_at = (epoch, image)
             if image.revision >= epoch and _leads_anew(image, session.broker_id, epoch):
-                self._epoch = epoch
-        if epoch != self._epoch:
+                self.epoch = epoch
+        if epoch != self.epoch:
             return True
-        self._down_until_ms = session.fenced_from_ms
+        self.down_until_ms = session.fenced_from_ms
         return False
 
     # Telling
@@ -86,14 +86,14 @@ class Fence:
         up = self.is_up()
         if self._timer is not None:
             self._timer.cancel()
-        wait_ms = UP_LOOK_MS if up else max(1, self._down_until_ms - self._clock.monotonic_ms())
+        wait_ms = UP_LOOK_MS if up else max(1, self.down_until_ms - self._clock.monotonic_ms())
         self._timer = self._loop.call_later(wait_ms / 1000, self.tell)
         if up != self._was_up:
             self._was_up = up
             self._on_turned(up)
 
     def _on_registration(self) -> None:
-        self._down_until_ms = 0
+        self.down_until_ms = 0
         self.tell()
 
 

@@ -156,7 +156,7 @@ class LedPartitions:
             self.on_high_watermark(partition)
         if fetch.broker_id not in leadership.maximal_isr:
             self._propose(partition, leadership, now_ms)
-        if self._replicas.deletes.is_watched(partition.topic_partition):
+        if partition.topic_partition in self._replicas.deletes.watched:
             self._replicas.deletes.advance(partition.topic_partition, partition.low_watermark(image, now_ms))
         return follower
 
@@ -186,7 +186,8 @@ class LedPartitions:
     def on_appended(self, partition: Partition) -> None:
         """Records were appended to a partition with followers."""
         partition.tell(PartitionChange.LOG_END)
-        self._replicas.follower_fetches.advance(partition.topic_partition, partition.log.log_end_offset)
+        if partition.topic_partition in self._replicas.follower_fetches.watched:
+            self._replicas.follower_fetches.advance(partition.topic_partition, partition.log.log_end_offset)
         leadership, image = partition.leadership, self._replicas.image
         alone = leadership is not None and len(leadership.maximal_isr) == 1
         if alone and image is not None and partition.advance_high_watermark(image, self._clock.monotonic_ms()):
@@ -196,8 +197,9 @@ class LedPartitions:
         """It rose: consumers may read more, producers have their acknowledgement."""
         key, high_watermark = partition.topic_partition, partition.log.high_watermark
         partition.tell(PartitionChange.HIGH_WATERMARK)
-        self._replicas.fetches.advance(key, high_watermark)
-        self._replicas.commits.advance(key, high_watermark)
+        for queue in (self._replicas.fetches, self._replicas.commits):
+            if key in queue.watched:
+                queue.advance(key, high_watermark)
 
     def look_at(self, partition: Partition) -> None:
         """Compare with what should be: the ISR, the high watermark, the deletes that wait."""
@@ -209,7 +211,7 @@ class LedPartitions:
         if partition.advance_high_watermark(image, now_ms):
             self.on_high_watermark(partition)
         self._propose(partition, leadership, now_ms)
-        if self._replicas.deletes.is_watched(partition.topic_partition):
+        if partition.topic_partition in self._replicas.deletes.watched:
             self._replicas.deletes.advance(partition.topic_partition, partition.low_watermark(image, now_ms))
 
     def _propose(self, partition: Partition, leadership: Leadership, now_ms: int) -> None:

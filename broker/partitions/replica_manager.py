@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -44,6 +44,26 @@ _PASSING_LOGGED_MS: Final = 1000
 _DAY_MS = 86_400_000
 
 
+class Fence(Protocol):
+    """What can be seen of a broker's fence (`broker/lifecycle/fencing.py`) without a call, at each look for a partition."""
+
+    epoch: BrokerEpoch
+    """The registration under which it is down."""
+    down_until_ms: int
+    """Under that registration it is down until then, on the monotonic clock, at least."""
+
+    @property
+    def session(self) -> Registered:
+        """Has the registration that is in force."""
+        ...
+
+
+class Registered(Protocol):
+    """The session with the metadata store."""
+
+    broker_epoch: BrokerEpoch
+
+
 class ReplicaManager:
     """See the module."""
 
@@ -71,6 +91,7 @@ class ReplicaManager:
         """Our registration, 0 for none; None where nobody registers. What was won under another one is not led (rule DR8)."""
         self.is_fenced: Callable[[], bool] | None = None
         """Whether this broker must not act as a leader now; None for one that always may."""
+        self._fence: Fence | None = None
         self.followed = FollowedPartitions()
         self.leader_throttle: ReplicationThrottle | None = None
         """Slows down what is served to followers, where a topic wants that."""
@@ -116,7 +137,9 @@ class ReplicaManager:
         """
         found = self.partitions.get((topic, partition))
         if found is not None:
-            if self.is_fenced is not None and self.is_fenced():
+            fence = self._fence
+            is_down = fence is not None and fence.session.broker_epoch == fence.epoch and self._clock.monotonic_ms() < fence.down_until_ms
+            if not is_down and self.is_fenced is not None and self.is_fenced():
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
             return found if not found.log.offline else ErrorCode.KAFKA_STORAGE_ERROR
         if (topic, partition) in self.hosted_logs.offline:
@@ -125,6 +148,10 @@ class ReplicaManager:
         if known is None or not 0 <= partition < len(known.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def fence_with(self, is_fenced: Callable[[], bool], fence: Fence | None = None) -> None:
+        """From now on ask `is_fenced` before anything is answered, but while `fence` shows by itself that it is down."""
+        self.is_fenced, self._fence = is_fenced, fence
 
     def leader_elsewhere(self, topic: str, partition: int) -> tuple[BrokerId, LeaderEpoch] | None:
         """Another broker that leads a partition, and its leader epoch, as the metadata say; None where there is none."""
@@ -136,7 +163,8 @@ class ReplicaManager:
 
     def is_registered(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         """Whether the image shows this registration of another broker."""
-        return self.image is not None and self.image.broker_epoch(broker_id) == broker_epoch
+        broker = self.image.brokers.get(broker_id) if self.image is not None else None
+        return broker is not None and broker.epoch == broker_epoch
 
     def may_be_registered(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         """Whether another broker's registration may be in force; one that isn't told may be."""
@@ -160,7 +188,8 @@ class ReplicaManager:
             return appended
         if partition.watchers:
             partition.tell(PartitionChange.HIGH_WATERMARK)
-        self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
+        if partition.topic_partition in self.fetches.watched:
+            self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
         return appended
 
     def low_watermark(self, partition: Partition) -> Offset:

@@ -16,7 +16,8 @@ from lowtide.broker.partitions.delayed import delete_records, fetch_reader
 from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication import in_sync_replicas, leadership, low_watermark
+from lowtide.replication import in_sync_replicas
+from lowtide.replication.leadership import Leadership
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory import log_starts
@@ -57,17 +58,26 @@ def joins_without_the_deletes(patch: Patch) -> None:
 
 def asks_the_isr_only(patch: Patch) -> None:
     """Rule DR3: live replicas outside the ISR aren't asked."""
-    patch.setattr(low_watermark, "is_live", lambda *_: False)
+    patch.setattr(Leadership, "is_live", lambda *_: False)
 
 
 def asks_the_live_only(patch: Patch) -> None:
     """Rule DR3: members of the ISR that haven't been heard aren't asked, as in Kafka."""
-    patch.setattr(low_watermark, "is_asked", low_watermark.is_live)
+    original = Leadership.low_watermark
+
+    def low_watermark(self: Any, image: Any, now_ms: int) -> int:
+        members, self.maximal_isr = self.maximal_isr, frozenset()
+        try:
+            return original(self, image, now_ms)
+        finally:
+            self.maximal_isr = members
+
+    patch.setattr(Leadership, "low_watermark", low_watermark)
 
 
 def asks_nobody(patch: Patch) -> None:
     """Rule DR3: the leader's own log start is enough."""
-    patch.setattr(leadership, "low_watermark", lambda led, *_: led.log.log_start_offset)
+    patch.setattr(Leadership, "low_watermark", lambda led, *_: led.log.log_start_offset)
 
 
 def not_looked_at_again(patch: Patch) -> None:
@@ -75,7 +85,7 @@ def not_looked_at_again(patch: Patch) -> None:
     original = LedPartitions.look_at
 
     def look_at(self: Any, partition: Any) -> None:
-        deletes, self._replicas.deletes = self._replicas.deletes, type("Nobody", (), {"is_watched": lambda *_: False})()
+        deletes, self._replicas.deletes = self._replicas.deletes, type("Nobody", (), {"watched": ()})()
         try:
             original(self, partition)
         finally:

@@ -83,8 +83,8 @@ class CommitWait(DelayedRequest):
         self._callback(error)
         return True
 
-    def complete_late(self) -> None:
-        """The time is up."""
+    def on_complete(self) -> None:
+        """Call back, with REQUEST_TIMED_OUT where it isn't committed."""
         error = self._error()
         self._callback(ErrorCode.REQUEST_TIMED_OUT if error is None else error)
 

@@ -47,9 +47,9 @@ class DelayedDeleteRecords(DelayedRequest):
         "_clock",
         "_commit_deadline_ms",
         "_deadline_ms",
-        "_durable",
         "_leader_only",
         "_pending",
+        "_queue",
         "_replicas",
         "_rows",
         "_timeout_ms",
@@ -64,7 +64,8 @@ class DelayedDeleteRecords(DelayedRequest):
         self._leader_only = leader_only
         self._timeout_ms = max(timeout_ms, 0)
         self._commit_deadline_ms = self._deadline_ms = commit_deadline_ms(clock, timeout_ms)
-        self._durable = False
+        self._queue = replicas.log_starts
+        """Where it waits: first for the leader's own disk, then for the followers."""
         self._pending: Pending[DeleteRecordsResponse] = Pending()
 
     @property
@@ -74,27 +75,26 @@ class DelayedDeleteRecords(DelayedRequest):
 
     def start(self) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
         """The answer if nothing has to be waited for, else a promise of it."""
-        if self._test() or not self._wait():
+        if self._settle_rows() or not self._watch():
             return self._response()
         self._pending.on_abandoned = self._forget
         return self._pending
 
     def try_complete(self) -> bool:
         """Answer when no partition has to wait any more, or go over from the first wait to the second."""
-        durable = self._durable
-        if self._test():
-            self._pending.complete(self._response())
-            return True
-        if self._durable == durable:
-            self._await_slow_ones()
-            return False
-        if not self._wait():
-            self._pending.complete(self._response())
+        phase = self._queue
+        if not self._settle_rows():
+            if self._queue is phase:
+                self._await_slow_ones()
+                return False
+            if self._watch():
+                return True
+        self._pending.complete(self._response())
         return True
 
-    def complete_late(self) -> None:
-        """The time is up: what holds now is told, the rest is REQUEST_TIMED_OUT."""
-        self._test()
+    def on_complete(self) -> None:
+        """Answer with what holds now; the rest is REQUEST_TIMED_OUT."""
+        self._settle_rows()
         self._pending.complete(self._response())
 
     def fail(self) -> None:
@@ -105,25 +105,21 @@ class DelayedDeleteRecords(DelayedRequest):
         """What each waiting partition has to reach."""
         return [(row.key, row.offset) for row in self._rows if not row.done]
 
-    @property
-    def _queue(self) -> DelayedQueue:
-        return self._replicas.deletes if self._durable else self._replicas.log_starts
-
-    def _wait(self) -> bool:
+    def _watch(self) -> bool:
         if not self._queue.watch(self):
             return False
         self._await_slow_ones()
         return True
 
     def _await_slow_ones(self) -> None:
-        if self._durable:
+        if self._queue is self._replicas.deletes:
             self._replicas.led.await_slow_ones(row.key for row in self._rows if not row.done)
 
     def _forget(self) -> None:
-        self._queue.remove(self)  # the other one knows nothing of it, and would fail
+        self._queue.remove(self)  # The other one knows nothing of it, and would fail.
 
-    def _test(self) -> bool:
-        """Settle the rows that can be settled. Returns whether all are."""
+    def _settle_rows(self) -> bool:
+        """Settle the rows that can be settled; go over to the second wait when all others are durable. Returns whether all are settled."""
         waiting, durable = False, True
         for row in self._rows:
             if not row.done:
@@ -131,8 +127,8 @@ class DelayedDeleteRecords(DelayedRequest):
                 if not row.done:
                     waiting = True
                     durable = durable and row.partition is not None and row.partition.log.log_start_offset >= row.offset
-        if waiting and durable and not self._leader_only and not self._durable:
-            self._durable = True
+        if waiting and durable and not self._leader_only and self._queue is self._replicas.log_starts:
+            self._queue = self._replicas.deletes
             self._deadline_ms = min(self._commit_deadline_ms, self._clock.monotonic_ms() + self._timeout_ms)
         return not waiting
 

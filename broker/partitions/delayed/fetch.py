@@ -159,11 +159,11 @@ class DelayedFetch(DelayedRequest):
             available = self._reader.available_bytes(targets[start : start + PARTITIONS_OF_A_STEP], self._rules, found=0)
             total += available or 0
             if available is None or total >= self._rules.minimum_bytes or self._is_due:
-                self.complete_late()
+                self.on_complete()
                 return
             yield
         if not self._wait_on(_LOOK_AGAIN_MS):
-            self.complete_late()
+            self.on_complete()
 
     def _answer_steps(self, targets: list[FetchTarget]) -> Iterator[None]:
         outcome = FetchOutcome([], 0, False, 0)
@@ -188,29 +188,50 @@ class DelayedFetch(DelayedRequest):
         self._queue.wake(self)
 
     def try_complete(self) -> bool:
-        """Read and answer when enough is there, or when a read would meet an error."""
+        """Read, and answer when enough is there, or when the read met an error."""
+        if self._is_due or self._session is not self._plan.session:
+            return self._try_complete_all()
+        targets = self._to_visit()
+        if len(targets) > PARTITIONS_AT_ONCE:
+            self._run(self._look_steps(targets))
+            return True
+        watched = [target for target in targets if target.watched is not None]
+        outcome = self._reader.read(targets, self._rules)
+        is_gone = outcome.waitable < self._found or any(target.watched is None for target in watched)
+        if not (is_gone or outcome.ends_wait or outcome.read_bytes >= self._rules.minimum_bytes):
+            # A read ends with its segment; what lies behind it counts.
+            available = self._reader.available_bytes(targets, self._rules, found=0) if outcome.read_bytes else 0
+            if available is not None and available < self._rules.minimum_bytes:
+                return False
+        self._answer(outcome)
+        return True
+
+    def _try_complete_all(self) -> bool:
+        """As `try_complete`, where all partitions are read for the answer, whatever has changed."""
         if not self._is_due:
             targets = self._to_visit()
-            if len(targets) > PARTITIONS_AT_ONCE and self._session is not None:
+            if len(targets) > PARTITIONS_AT_ONCE:
                 self._run(self._look_steps(targets))
                 return True
             available = self._reader.available_bytes(targets, self._rules, found=self._found)
             if available is not None and available < self._rules.minimum_bytes:
                 return False
-        self.complete_late()
+        self.on_complete()
         return True
 
-    def complete_late(self) -> None:
-        """Read anew and answer with what there is."""
+    def on_complete(self) -> None:
+        """Read and answer with what there is."""
         targets = self._to_visit() if self._session is self._plan.session else self._targets
         if len(targets) > PARTITIONS_AT_ONCE and (self._held or self._replicas.slices.take(len(targets))):
             self._held = self._held or len(targets)
             self._run(self._answer_steps(targets))
             return
+        self._answer(self._reader.read(targets, self._rules))
+
+    def _answer(self, outcome: FetchOutcome) -> None:
         self._leave()
         if self._held:
             self._give_back()
-        outcome = self._reader.read(targets, self._rules)
         self.pending.complete(respond(self._plan, outcome, self._rules, self._reader))
 
     def fail(self) -> None:

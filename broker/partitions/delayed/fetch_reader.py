@@ -18,12 +18,14 @@ import msgspec
 
 from lowtide.broker.partitions.fetch_session import CONSUMER, FetchTarget
 from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 from lowtide.protocol.schema import NO_ROWS
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
+from lowtide.replication.leadership import assumed_epoch
 from lowtide.replication.partition import Partition
 from lowtide.replication.read_replica import NO_REPLICA, preferred_read_replica
 from lowtide.storage.errors import FailureKind, StorageError
@@ -140,10 +142,11 @@ class FetchReader:
         error = self._check(partition, target, rules)
         fetch = None
         if rules.is_follower and error == ErrorCode.NONE:
-            fetch = self._follower_fetch(target, rules)
+            image = self._replicas.image
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            if self._replicas.image is not None:
-                error = partition.check_follower_fetch(fetch, self._replicas.image)
+            if image is not None:
+                fetch = self._follower_fetch(target, rules, image)
+                error = partition.check_follower_fetch(fetch, image)
         if error != ErrorCode.NONE:
             answer = _failed(target.partition, error, aborted=None)
             self._tell_leader(answer, target, rules, partition)
@@ -242,10 +245,11 @@ class FetchReader:
                     throttle.record(target.topic, target.partition, len(answer.records))
 
     @staticmethod
-    def _follower_fetch(target: FetchTarget, rules: FetchRules) -> FollowerFetch:
+    def _follower_fetch(target: FetchTarget, rules: FetchRules, image: MetadataImage) -> FollowerFetch:
+        broker_epoch = rules.broker_epoch
         return FollowerFetch(
             rules.replica_id,
-            rules.broker_epoch,
+            assumed_epoch(rules.replica_id, image) if broker_epoch == UNKNOWN_BROKER_EPOCH else broker_epoch,
             target.fetch_offset,
             target.log_start_offset,
             target.current_leader_epoch,

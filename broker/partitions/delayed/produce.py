@@ -78,8 +78,8 @@ class DelayedProduce(DelayedRequest):
         self.pending.complete(self._final())
         return True
 
-    def complete_late(self) -> None:
-        """The time is up: what is not there is REQUEST_TIMED_OUT; it is in the log, and may yet come about."""
+    def on_complete(self) -> None:
+        """Answer with what there is: what is not there is REQUEST_TIMED_OUT; it is in the log, and may yet come about."""
         self._settle()
         self._give_up()
         self.pending.complete(self._final())

@@ -32,9 +32,13 @@ class DelayedRequest(DelayedOperation):
         """Answer if what is waited for has come, or can no longer come. Returns whether it was answered."""
         raise NotImplementedError
 
-    def complete_late(self) -> None:
-        """Answer with what there is: the time is up."""
+    def on_complete(self) -> None:
+        """Answer with what there is now."""
         raise NotImplementedError
+
+    def on_expiration(self) -> None:
+        """The time is up, or the broker stops: answer with what there is."""
+        self.on_complete()
 
     def fail(self) -> None:
         """Answer nothing and close the connection: a bug of ours came in between."""
@@ -59,7 +63,8 @@ class DelayedQueue:
         """`on_bug` is told of a request that raised; its connection is being closed."""
         self._on_bug = on_bug
         self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(maximum_per_key=maximum_per_key)
-        self._watched = self._purgatory.watched_keys
+        self.watched = self._purgatory.watched_keys
+        """The keys that anything waits for: where nothing does, a call is saved."""
         self._clock = clock
         self._loop = loop
         self._scheduled = False
@@ -76,23 +81,24 @@ class DelayedQueue:
         thresholds = list(request.thresholds())
         if self._closed or not all(self._purgatory.has_room(key) for key, _ in thresholds):
             return False
-        self._purgatory.watch(request, thresholds, request.deadline_ms)
-        self._set_timer()
+        self._watch(request, thresholds)
         return True
+
+    def _watch(self, request: DelayedRequest, thresholds: list[tuple[TopicPartition, int]]) -> None:
+        deadline_ms = request.deadline_ms
+        self._purgatory.watch(request, thresholds, deadline_ms)
+        if self._timer is None or deadline_ms < self._timer_ms:
+            self._set_timer()
 
     def advance(self, key: TopicPartition, value: int) -> None:
         """A value rose: see the purgatory."""
-        if key in self._watched and self._purgatory.advance(key, value) and not self._scheduled:
+        if key in self.watched and self._purgatory.advance(key, value) and not self._scheduled:
             self._schedule()
 
     def release(self, key: TopicPartition) -> None:
         """Something failed or changed hands: all that wait for this key are tested again."""
         if self._purgatory.release(key) and not self._scheduled:
             self._schedule()
-
-    def is_watched(self, key: TopicPartition) -> bool:
-        """Whether anything waits for this key."""
-        return key in self._watched
 
     def watched_keys(self) -> list[TopicPartition]:
         """The keys that anything waits for now."""
@@ -114,7 +120,7 @@ class DelayedQueue:
         for operation in self._purgatory.take_ready():
             request = cast("DelayedRequest", operation)
             try:
-                request.complete_late()
+                request.on_expiration()
             except Exception as error:  # noqa: BLE001  as above all, at a stop too: the others are owed their answers
                 self._end(request, error)
         if self._timer is not None:
@@ -130,12 +136,13 @@ class DelayedQueue:
             request = cast("DelayedRequest", operation)
             try:
                 if request.expired:
-                    request.complete_late()
+                    request.on_expiration()
                 elif not request.try_complete():
-                    self._purgatory.watch(request, list(request.thresholds()), request.deadline_ms)
+                    self._watch(request, list(request.thresholds()))
             except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
                 self._end(request, error)
-        self._set_timer()
+        if self._timer is None:
+            self._set_timer()
 
     def _end(self, request: DelayedRequest, error: Exception) -> None:
         self._purgatory.remove(request)

@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 
 from lowtide.replication.follower_state import FollowerFetch
-from lowtide.replication.in_sync_replicas import matches
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from tests.model import log_ends
 
@@ -41,7 +40,7 @@ def told(log: tuple[int, ...], start: int, epochs: LeaderEpochs, follower: tuple
     ours = FakeLog(log_start_offset=start, log_end_offset=len(log))
     ours.leader_epochs = epochs
     leadership = leads(ours, partition_of((1, 2), (1, 2)), image_of(10, {1: 1, 2: 2}))
-    return matches(leadership, FollowerFetch(2, 2, len(follower), follower_start, 5, last_fetched_epoch=follower[-1] if follower else -1))
+    return leadership.matches(FollowerFetch(2, 2, len(follower), follower_start, 5, last_fetched_epoch=follower[-1] if follower else -1))
 
 
 @pytest.mark.parametrize("start", range(END + 1))

@@ -37,7 +37,7 @@ class Waiting(DelayedRequest):
         self.outcomes.append(f"{self.name} answered")
         return True
 
-    def complete_late(self) -> None:
+    def on_expiration(self) -> None:
         self._step("late")
         self.outcomes.append(f"{self.name} answered late")
 

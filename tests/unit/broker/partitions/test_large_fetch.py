@@ -213,7 +213,7 @@ def test_partitions_that_are_not_led_here_any_more_are_told() -> None:
         assert replicas is not None
         answer = client.send(fetch(1, wait_ms=600_000), VERSION)
         await asyncio.sleep(0.006)
-        replicas.is_fenced = lambda: True
+        replicas.fence_with(lambda: True)
         replicas.on_fenced()
         assert ErrorCode.NOT_LEADER_OR_FOLLOWER in {error for error, _, _ in told(await answer).values()}
         assert held(world) == 0

@@ -371,7 +371,7 @@ def test_what_is_left_when_the_broker_is_fenced_is_refused() -> None:
         answer = await begun(world, client)
         assert world.broker is not None
         assert world.broker.replicas is not None
-        world.broker.replicas.is_fenced = lambda: True
+        world.broker.replicas.fence_with(lambda: True)
         assert rows(await answer)[-1] == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         assert ends(world)[-1] == 0
 

@@ -179,7 +179,7 @@ def test_a_follower_deletes_nothing_by_itself() -> None:
 def test_a_broker_that_must_not_lead_deletes_nothing() -> None:
     async def scenario(world: Leading) -> None:
         log = await begin(world, retention_ms="0")
-        world.replicas.is_fenced = lambda: True
+        world.replicas.fence_with(lambda: True)
         await next_pass()
         assert log.log_start_offset == 0
 
