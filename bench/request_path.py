@@ -1,8 +1,8 @@
 """Which way a request takes through a broker: its files, their lines, the calls, and how often the reader changes the file.
 
-`make path` prints it; `tests/unit/bench/test_request_path.py` holds budgets. The brokers are real ones over simulated ports, on virtual time, so
-the same request takes the same way in each run. What is counted are calls of Python functions in the broker that is asked, from the first
-byte of the request to the last one of the answer; the simulated network, disk, clock and store, generated codecs and this client are not.
+`make path` prints it; `tests/unit/bench/test_request_path.py` holds budgets. The brokers are real ones over simulated ports, on virtual
+time, so the same request takes the same way in each run. What is counted are calls of Python functions in the broker that is asked, from
+the first byte of the request to the last one of the answer; the simulated network, disk, store, generated codecs and this client are not.
 The ports of clock and committer are reported apart: in a real broker they are C code and another thread, here Python.
 """
 

@@ -143,8 +143,7 @@ class Leadership(LeadershipState):
         for broker_id, follower in self.followers.items():
             if broker_id in self.maximal_isr or self.is_live(broker_id, follower, image, now_ms):
                 reported = self.reported_log_start(broker_id, follower, image, now_ms)
-                if reported < lowest:
-                    lowest = reported
+                lowest = min(lowest, reported)
         return lowest
 
     def is_live(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:

@@ -39,12 +39,13 @@ BOUNDS: Final = Bounds(undivided_max=1_024)
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
+    replicas, nothing_is_forbidden = broker.replicas, broker.authorizer.allows_all
 
     def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
         wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
-        allowed = allowed_topics(broker.authorizer, context.principal, Operation.DELETE, {key.topic for key in wanted})
-        replicas = broker.replicas
-        rows = [_accept(replicas, key, offset) if key.topic in allowed else _denied(key) for key, offset in wanted.items()]
+        rows = (
+            [_checked(replicas, key, offset) for key, offset in wanted.items()] if nothing_is_forbidden else allowed_rows(wanted, context)
+        )
         increments = [
             LogStartIncrement(row.partition.log, row.offset)
             for row in rows
@@ -55,6 +56,10 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             replicas.request_log_starts(increments)
         return delayed.start()
 
+    def allowed_rows(wanted: dict[TopicPartition, Offset], context: RequestContext) -> list[DeleteRow]:
+        allowed = allowed_topics(broker.authorizer, context.principal, Operation.DELETE, {key.topic for key in wanted})
+        return [_checked(replicas, key, offset) if key.topic in allowed else _denied(key) for key, offset in wanted.items()]
+
     return HandlerSpec(key=ApiKey.DELETE_RECORDS, handle=handle, bounds=BOUNDS)
 
 
@@ -62,7 +67,7 @@ def _denied(key: TopicPartition) -> DeleteRow:
     return DeleteRow(key=key, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, done=True)
 
 
-def _accept(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> DeleteRow:
+def _checked(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> DeleteRow:
     partition = replicas.find(*key)
     if isinstance(partition, ErrorCode):
         return DeleteRow(key=key, error_code=partition, done=True)

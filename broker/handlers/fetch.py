@@ -79,7 +79,8 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return _refuse(request, version, ErrorCode.INVALID_REQUEST)
         now_ms = clock.monotonic_ms()
         replica_id, broker_epoch = _replica_of(request)
-        if replica_id >= 0 and not broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
+        may_ask = replica_id < 0 or nothing_is_forbidden
+        if not may_ask and not broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
             return _deny(request)
         if plan is None and version >= _SESSIONS_SINCE:
             opens = replica_id < 0 or replicas.is_registered(replica_id, broker_epoch)

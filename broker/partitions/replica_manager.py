@@ -87,6 +87,11 @@ class ReplicaManager:
         self.producer_id_expiration_ms = DEFAULT_EXPIRATION_MS
         """How long a partition remembers a silent producer; partitions take a new value over with the next image that names them."""
         self.image: MetadataImage | None = None
+        self.reports_log_starts = False
+        """Whether all brokers report how far deletes have reached them: else none is acknowledged (KIP-107).
+
+        Not even that of the only replica: one that is added may come without it.
+        """
         self.own_epoch: Callable[[], BrokerEpoch] | None = None
         """Our registration, 0 for none; None where nobody registers. What was won under another one is not led (rule DR8)."""
         self.is_fenced: Callable[[], bool] | None = None
@@ -198,13 +203,6 @@ class ReplicaManager:
             return partition.log.log_start_offset
         return partition.low_watermark(self.image, self._clock.monotonic_ms())
 
-    def reports_log_starts(self) -> bool:
-        """Whether all brokers tell how far deletes have reached them: else none is acknowledged (KIP-107).
-
-        Not even that of the only replica: one that is added may come without it.
-        """
-        return self.image is not None and self.image.log_start_reporting
-
     def when_committed(
         self, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], *, timeout_ms: int = _DAY_MS
     ) -> None:
@@ -280,7 +278,8 @@ class ReplicaManager:
         """
         self.hosted_logs.tell_failed()
         before, self.image = self.image, image
-        if before is not None and before.log_start_reporting != image.log_start_reporting:
+        reported, self.reports_log_starts = self.reports_log_starts, image.log_start_reporting
+        if before is not None and reported != self.reports_log_starts:
             for key in self.deletes.watched_keys():  # From now on they can be acknowledged.
                 self.deletes.release(key)
         self._configured = (None, LogConfig())  # What topics follow from may have changed, though they haven't.

@@ -257,8 +257,9 @@ class Log(CuttableLog):
         if offset > self.log_start_pending or not self.move_log_start(offset):
             return []
         self.leader_epochs.truncate_from_start(offset)
-        self.producer_state.on_log_start_offset_incremented(offset)
-        return self.remove_below_start()
+        # Producers stay: one that has lost its records goes on where it was, and a retry of its last batch is recognised (KAFKA-7190).
+        bases = self._segments.bases
+        return [] if len(bases) == 1 or bases[1] > offset else self.remove_below_start()
 
     def remove_below_start(self) -> list[RemovedSegment]:
         """Takes what lies wholly below the log start out of the log; a roll after a delete to the end leaves such segments."""

@@ -369,14 +369,6 @@ class ProducerStateManager:
             del self._entries[producer_id]
         return len(expired)
 
-    def on_log_start_offset_incremented(self, log_start_offset: Offset) -> None:
-        """Records below `log_start_offset` (exclusive) are gone: producers stay all the same.
-
-        A producer that has lost its records goes on where it was, and a retry of its last batch is still recognised; its answer
-        then names an offset that is deleted. Source: KAFKA-7190, `ProducerStateManager.onLogStartOffsetIncremented`.
-        """
-        assert log_start_offset >= 0
-
     def reset(self) -> None:
         """Forget everybody: the log was emptied, or is about to be replayed from another place."""
         self._entries.clear()

@@ -17,8 +17,8 @@ from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.leadership import Leadership
 from lowtide.replication.follower_reads import FollowerReads
+from lowtide.replication.leadership import Leadership
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory import log_starts
 from lowtide.storage.log.log import Log

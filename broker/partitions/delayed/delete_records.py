@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lowtide.broker.partitions.delayed.queue import DelayedQueue, DelayedRequest, commit_deadline_ms
+from lowtide.broker.partitions.delayed.queue import DelayedRequest, commit_deadline_ms
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ErrorCode
@@ -144,7 +144,7 @@ class DelayedDeleteRecords(DelayedRequest):
         if own < row.offset:
             return
         low_watermark = self._replicas.low_watermark(current)
-        if self._leader_only or (low_watermark >= row.offset and self._replicas.reports_log_starts()):
+        if self._leader_only or (low_watermark >= row.offset and self._replicas.reports_log_starts):
             row.done, row.low_watermark, row.log_start_offset = True, low_watermark, own
             if not self._leader_only and current.leadership is not None:
                 current.leadership.note_acknowledged(row.offset)

@@ -18,6 +18,9 @@ from lowtide.storage.log.producer_state import (
     decode_snapshot,
 )
 
+from .test_log import NOW_MS, AppendedBatch, new_log
+from .test_log import batch as log_batch
+
 NOW = 1_700_000_000_000
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -134,11 +137,16 @@ def test_producers_do_not_disturb_each_other() -> None:
 
 
 def test_producers_survive_the_deletion_of_their_records() -> None:
-    """Protects DeleteRecords: the producer goes on, and a retry of its last batch is still a duplicate."""
-    state = appended((0, 0, 3))
-    state.on_log_start_offset_incremented(3)
-    assert state.check(7, 0, 3, 1) is ACCEPTED
-    assert state.check(7, 0, 0, 3) == Duplicate(0, 2, 1000)
+    """The producer goes on, and a retry of its last batch is still a duplicate (KAFKA-7190)."""
+    log = new_log()
+    sent = log_batch(NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(sent, leader_epoch=0, now_ms=NOW_MS)
+    log.advance_high_watermark(1)
+    log.request_log_start(1)
+    log.make_log_start_visible(1)
+    assert log.append_as_leader(sent, leader_epoch=0, now_ms=NOW_MS) == AppendedBatch(0, 0, NOW_MS, duplicate=True)
+    following = log_batch(NOW_MS, producer_id=7, producer_epoch=0, base_sequence=1)
+    assert log.append_as_leader(following, leader_epoch=0, now_ms=NOW_MS).base_offset == 1
 
 
 def test_a_plain_batch_within_a_transaction_is_refused() -> None:
