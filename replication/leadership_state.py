@@ -1,6 +1,6 @@
 """What the leader of a partition knows while it leads: a value that `leadership` changes, and that other decisions read.
 
-`in_sync_replicas` decides from it who is in sync, `low_watermark` how far deletes have reached. Nothing is decided here.
+`in_sync_replicas` decides from it who is in sync. Nothing is decided here.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from bench.request_path import REQUESTS, RequestPath, request_path
 
 BUDGETS = {
     "Produce, acks=1": (14, 36),
-    "Produce, acks=all, three replicas": (31, 385),
+    "Produce, acks=all, three replicas": (32, 385),
     "Fetch, records there": (17, 48),
     "OffsetCommit": (26, 74),
     "DeleteRecords, one replica": (19, 106),
