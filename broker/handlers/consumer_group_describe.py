@@ -17,7 +17,6 @@ from collections.abc import Generator
 from functools import partial
 
 from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS
-from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
@@ -62,8 +61,8 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
     def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedConsumerGroup]:
-        group = shard.state.by_id.get(group_id)
-        if not isinstance(group, ConsumerGroup):
+        group = shard.state.by_id.find_consumer(group_id)
+        if group is None:
             return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         image = groups.broker.metadata.image
         described = DescribedConsumerGroup(

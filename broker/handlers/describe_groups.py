@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState, Member
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, Member
+from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -40,8 +41,8 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         shard = groups.find(group_id)
         if isinstance(shard, ErrorCode):
             return _failed(group_id, shard)
-        group = shard.state.by_id.get(group_id)
-        if not isinstance(group, ClassicGroup):
+        group = shard.state.by_id.find_classic(group_id)
+        if group is None:
             if version >= _NOT_FOUND_SINCE:
                 return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", GroupState.DEAD.value)
             return _failed(group_id, ErrorCode.NONE, state=GroupState.DEAD.value, operations=operations)

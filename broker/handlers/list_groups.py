@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
-from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
@@ -25,9 +24,6 @@ from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-
-CLASSIC = "classic"
-CONSUMER = "consumer"
 
 GROUPS_A_STEP = 200
 """A fifth of a millisecond's work."""
@@ -42,8 +38,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         rows = []
         for shard in shards:
             for number, group in enumerate(list(shard.state.by_id.values()), 1):
-                kind = CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC
-                state = group.state.value
+                kind, state = group.group_type.value, group.state.value
                 if (not types or kind in types) and (not states or state.lower() in states):
                     row = ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=state, group_type=kind)
                     rows.append(row)

@@ -50,7 +50,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             return OffsetCommitResponse(topics=topics.failed(shard))
 
         def decide(pending: Pending[OffsetCommitResponse], effects: Effects) -> None:
-            error = shard.state.check_commit(request, version, effects)
+            error = shard.state.admit_commit(request, version, effects)
             if error != ErrorCode.NONE:
                 effects.answer(pending, OffsetCommitResponse(topics=topics.failed(error)))
                 return

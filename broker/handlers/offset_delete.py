@@ -37,7 +37,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     def handle(request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
         refusal = groups.check_group_id(request.group_id)
         shard = refusal if refusal is not None else groups.find(request.group_id)
-        group = shard if isinstance(shard, ErrorCode) else shard.state.check_offset_delete(request.group_id)
+        group = shard if isinstance(shard, ErrorCode) else shard.state.find_for_offset_delete(request.group_id)
         if isinstance(shard, ErrorCode) or isinstance(group, ErrorCode):
             return _failed(group if isinstance(group, ErrorCode) else ErrorCode.NOT_COORDINATOR)
         known, refused = _check_topics(groups.broker.metadata.image, request.topics)

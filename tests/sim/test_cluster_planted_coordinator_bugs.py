@@ -11,11 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from lowtide.broker.coordinator.classic import classic_membership as membership
-from lowtide.broker.coordinator.classic import rebalancing
+from lowtide.broker.coordinator.classic import classic_groups, rebalancing
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.rebalancing import Rebalancing
-from lowtide.broker.coordinator.groups import group_shard as groups
 from lowtide.broker.coordinator.groups.committed_offsets import CommittedOffsets
 from lowtide.broker.coordinator.groups.consumed import Consumed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
@@ -85,7 +83,7 @@ def two_members_get_the_same(patch: Patch) -> None:
         return original(group, group.members.get(group.leader_id, member))
 
     patch.setattr(rebalancing, "synced", synced)
-    patch.setattr(membership, "synced", synced)
+    patch.setattr(classic_groups, "synced", synced)
 
 
 def the_generation_stays(patch: Patch) -> None:
@@ -101,12 +99,12 @@ def the_generation_stays(patch: Patch) -> None:
 
 def any_generation_commits(patch: Patch) -> None:
     """Who was in an earlier generation may commit."""
-    original = groups.check_commit
+    original = classic_groups.check_commit
 
-    def check(group: Any, member_id: str, instance: Any, generation_id: int) -> ErrorCode:
-        return original(group, member_id, instance, group.generation_id if generation_id >= 0 else generation_id)
+    def check(group: Any, member_id: str, instance: Any, generation_id: int, **options: bool) -> ErrorCode:
+        return original(group, member_id, instance, group.generation_id if generation_id >= 0 else generation_id, **options)
 
-    patch.setattr(groups, "check_commit", check)
+    patch.setattr(classic_groups, "check_commit", check)
 
 
 def silence_is_borne_after_a_load(patch: Patch) -> None:

@@ -2,21 +2,22 @@
 
 Everything here is a value that changes by plain calls; when and why is the part of `rebalancing` and of those above it.
 
-Guards: a state is only ever left for one that may follow it; a generation's number only rises; an instance id belongs to one member; the
+Guards: the state changes by the table of `group_state` alone; a generation's number only rises; an instance id belongs to one member; the
 protocol of a generation is one that each of its members speaks.
 
-Source: Kafka's `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`.
+Source: Kafka's `ClassicGroup`, `ClassicGroupMember`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
+from lowtide.broker.coordinator.classic.group_state import TRANSITIONS, GroupEvent, GroupState, next_state
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, MemberMemory, bytes_of_member
 from lowtide.broker.coordinator.runtime.effects import Reply
 from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
@@ -26,37 +27,6 @@ from lowtide.protocol.messages.join_group import JoinGroupResponseMember
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
 NO_GENERATION: Final = -1
-
-
-class GroupState(Enum):
-    """What a group is doing. Values are the names that clients are told."""
-
-    EMPTY = "Empty"
-    """No members. action: joins begin a rebalance, commits from outside are kept. transition: a member joins → PREPARING_REBALANCE;
-    deleted, expired or unloaded → DEAD, as from every other state."""
-    PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are waited for. action: joins wait, heartbeats and syncs are REBALANCE_IN_PROGRESS, commits of the generation before are
-    kept. transition: all have joined, or the time is up → COMPLETING_REBALANCE; nobody is left → EMPTY."""
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    """The leader is waited for. action: syncs wait, heartbeats are fine, commits are REBALANCE_IN_PROGRESS. transition: the assignments are
-    kept → STABLE; a member comes, goes or changes → PREPARING_REBALANCE."""
-    STABLE = "Stable"
-    """Members work. action: syncs are answered, heartbeats and commits are fine. transition: a member comes, goes or changes, or the leader
-    joins again → PREPARING_REBALANCE."""
-    DEAD = "Dead"
-    """Gone from this coordinator. action: COORDINATOR_NOT_AVAILABLE. transition: none."""
-
-    __hash__ = object.__hash__
-    """There is one object of each; the hash that enumerations come with is a function in Python, and every request looks states up."""
-
-
-_FOLLOWS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
-    GroupState.PREPARING_REBALANCE: frozenset({GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
-    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
-    GroupState.DEAD: frozenset(),
-}
 
 
 class Member(msgspec.Struct):
@@ -95,6 +65,8 @@ class Member(msgspec.Struct):
 class ClassicGroup:
     """One group. Members are kept in the order in which they came."""
 
+    group_type: Final[Literal[GroupType.CLASSIC]] = GroupType.CLASSIC
+
     __slots__ = (
         "awaiting_join_count",
         "generation_id",
@@ -108,7 +80,6 @@ class ClassicGroup:
         "new_member_added",
         "pending_join",
         "pending_sync",
-        "previous_state",
         "protocol_name",
         "protocol_type",
         "state",
@@ -124,7 +95,6 @@ class ClassicGroup:
         self.memory = memory if memory is not None else MemberMemory()
         self.held_bytes = 0
         self.state = GroupState.EMPTY
-        self.previous_state = GroupState.DEAD
         self.state_since_ms = wall_ms
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
@@ -148,20 +118,41 @@ class ClassicGroup:
         """The last record about this group or its offsets; what it says can be told when that is committed."""
 
     # ------------------------------------------------------------------ state
-    def transition_to(self, state: GroupState, wall_ms: int) -> None:
-        """Go into a state that may follow this one."""
-        assert state in _FOLLOWS[self.state], f"group {self.group_id} goes from {self.state.value} to {state.value}"
-        self.previous_state, self.state, self.state_since_ms = self.state, state, wall_ms
+    def on_event(self, event: GroupEvent, wall_ms: int) -> None:
+        """Go into the state that follows. Raises AssertionError where the event can't happen in this one."""
+        self.state, self.state_since_ms = next_state(self.state, event), wall_ms
+
+    def close(self) -> None:
+        """The group is gone from this coordinator, and counts no longer."""
+        self.state = next_state(self.state, GroupEvent.GONE)
+        self.release()
 
     @property
     def can_rebalance(self) -> bool:
         """Whether a rebalance may begin."""
-        return GroupState.PREPARING_REBALANCE in _FOLLOWS[self.state]
+        return (self.state, GroupEvent.REBALANCE) in TRANSITIONS
 
     @property
     def is_simple(self) -> bool:
         """Whether it only keeps offsets: nobody has ever joined it."""
         return self.protocol_type is None and self.state is GroupState.EMPTY and not self.pending_join
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it has no member, and has given no id out that may come back."""
+        return self.state is GroupState.EMPTY and not self.pending_join
+
+    @property
+    def since_empty_ms(self) -> int | None:
+        """Since when it has no members, wall clock; None while it has, if it never had, or if that isn't known."""
+        return self.state_since_ms if self.protocol_type is not None and self.state is GroupState.EMPTY else None
+
+    @property
+    def may_expire_offsets(self) -> bool:
+        """Whether offsets may expire now: not while a group with members rebalances, for what it consumes isn't known then."""
+        if self.protocol_type is None or self.state is GroupState.EMPTY:
+            return True
+        return self.uses_consumer_protocol and self.subscribed is not None and self.state is GroupState.STABLE
 
     @property
     def uses_consumer_protocol(self) -> bool:
@@ -202,6 +193,25 @@ class ClassicGroup:
             if existing != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def check_fetch(self, _member_id: str | None, _member_epoch: int) -> ErrorCode:
+        """Whether offsets may be answered to this client: always."""
+        return ErrorCode.NONE
+
+    def check_offset_delete(self) -> ErrorCode:
+        """Whether single offsets may be deleted.
+
+        Errors: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP where it isn't known what the members consume.
+        """
+        if self.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE if self.state is GroupState.EMPTY or self.uses_consumer_protocol else ErrorCode.NON_EMPTY_GROUP
+
+    def check_delete(self) -> ErrorCode:
+        """Whether the group may be deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE if self.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     # ------------------------------------------------------------------ members
     def add(self, member: Member, protocol_type: str) -> None:
@@ -339,7 +349,7 @@ class ClassicGroup:
         self.generation_id = self.generation_id + 1 & 0x7FFF_FFFF
         self.protocol_name = self.select_protocol() if self.members else None
         self.compute_subscribed()
-        self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, wall_ms)
+        self.on_event(GroupEvent.ALL_JOINED if self.members else GroupEvent.ALL_LEFT, wall_ms)
         self.pending_sync.clear()
 
     def compute_subscribed(self) -> None:

@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState, Member
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, Member
+from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     NO_MEMBER_ID,

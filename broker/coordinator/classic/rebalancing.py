@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState, Member
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, Member
+from lowtide.broker.coordinator.classic.group_state import GroupEvent, GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.timers import Timers
@@ -120,7 +121,7 @@ class Rebalancing:
         group.pending_sync.clear()
         self._timers.cancel(("sync", group.group_id, ""))
         is_initial = group.state is GroupState.EMPTY
-        group.transition_to(GroupState.PREPARING_REBALANCE, effects.wall_ms)
+        group.on_event(GroupEvent.REBALANCE, effects.wall_ms)
         if is_initial:
             delay_ms = max(self._settings.initial_rebalance_delay_ms, 0)
             group.initial_delay = (delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
@@ -209,7 +210,7 @@ class Rebalancing:
             for member in group.members.values():
                 group.assign(member, whole.get(member.member_id, b""))
             self._give_out(group, ErrorCode.NONE, effects)
-            group.transition_to(GroupState.STABLE, effects.wall_ms)
+            group.on_event(GroupEvent.ASSIGNED, effects.wall_ms)
 
         effects.then.append(go_on)
 

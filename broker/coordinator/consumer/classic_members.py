@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.joining import MEMBER_ID_REQUIRED_SINCE, Client
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, join_failed, sync_failed
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
@@ -35,17 +36,21 @@ from lowtide.runtime.random import Random
 class ClassicMembers:
     """Requests of such members of one coordinator's groups."""
 
-    def __init__(self, groups: ConsumerGroups, random: Random) -> None:
+    def __init__(self, groups: ConsumerGroups, classic: ClassicGroups, random: Random) -> None:
         self._groups = groups
+        self._classic = classic
         self._random = random
 
     # ------------------------------------------------------------------ joining
     def join(self, group: ConsumerGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
-        """JoinGroup to a group with members.
+        """JoinGroup. A group without members becomes a classic one.
 
         Errors: GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
         FENCED_MEMBER_EPOCH.
         """
+        if not group.members:
+            self._join_empty(group, request, client, reply, effects)
+            return
         member_id = request.member_id or str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         subscription = self._check_join(group, request, member_id, client)
         if isinstance(subscription, ErrorCode):
@@ -67,6 +72,15 @@ class ClassicMembers:
             effects.answer(reply, join_failed(joined.error, request.member_id))
             return
         self._answer_join(group, joined, reply, effects)
+
+    def _join_empty(self, group: ConsumerGroup, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+        """Let a classic group take the place of one without members."""
+        if request.member_id != NO_MEMBER_ID:
+            effects.answer(reply, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+            return
+        self._groups.remove(group, effects)
+        classic = self._classic.create(group.group_id, effects.wall_ms)
+        self._classic.join(classic, request, client, reply, effects)
 
     def _check_join(self, group: ConsumerGroup, request: JoinGroupRequest, member_id: str, client: Client) -> Subscription | ErrorCode:
         room = min(self._groups.settings.consumer_max_size, MEMBERS_MAX)
@@ -150,8 +164,8 @@ class ClassicMembers:
 
         def go_on(_error: ErrorCode, effects: Effects) -> None:
             groups.timers.cancel(("rejoin", group_id, member.member_id))
-            known = groups.by_id.get(group_id)
-            if isinstance(known, ConsumerGroup) and member.member_id in known.members:
+            known = groups.by_id.find_consumer(group_id)
+            if known is not None and member.member_id in known.members:
                 groups.extend_session(known, member, effects.now_ms)
                 due_ms = effects.now_ms + max(member.rebalance_timeout_ms, 0)
                 groups.timers.schedule(("resync", group_id, member.member_id), due_ms)

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, target_of
+from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.member_memory import MemberMemory, bytes_of_member
 from lowtide.protocol.consumer_group_records import (
     ConsumerGroupChange,
@@ -65,6 +66,8 @@ class ResolvedPattern(msgspec.Struct, frozen=True):
 
 class ConsumerGroup:
     """One group. Members are kept in the order in which they came."""
+
+    group_type: Final[Literal[GroupType.CONSUMER]] = GroupType.CONSUMER
 
     __slots__ = (
         "assigned_wall_ms",
@@ -136,9 +139,19 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     @property
-    def is_empty(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether it is alive without members."""
         return not self.members and not self.is_dead
+
+    @property
+    def since_empty_ms(self) -> int | None:
+        """Not known: no record keeps it. Each offset expires by the time of its commit."""
+        return None
+
+    @property
+    def may_expire_offsets(self) -> bool:
+        """Whether offsets may expire now: what the members consume is known at all times."""
+        return True
 
     @property
     def protocol_type(self) -> str:
@@ -245,6 +258,16 @@ class ConsumerGroup:
         member = self.members.get(member_id or "")
         return ErrorCode.UNKNOWN_MEMBER_ID if member is None else _check_epoch(member, member_epoch)
 
+    def check_offset_delete(self) -> ErrorCode:
+        """Whether single offsets may be deleted. Errors: GROUP_ID_NOT_FOUND."""
+        return ErrorCode.GROUP_ID_NOT_FOUND if self.is_dead else ErrorCode.NONE
+
+    def check_delete(self) -> ErrorCode:
+        """Whether the group may be deleted. Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        if self.is_dead:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
+
     # ------------------------------------------------------------------ records
     def apply(self, change: ConsumerGroupChange) -> None:
         """Take over what a record says. That of the group's epoch being taken back is its owner's business: the group is gone."""
@@ -310,6 +333,11 @@ class ConsumerGroup:
     def _hold(self, more_bytes: int) -> None:
         self.held_bytes += more_bytes
         self.memory.held_bytes += more_bytes
+
+    def close(self) -> None:
+        """The group is gone from this coordinator, and counts no longer."""
+        self.is_dead = True
+        self.release()
 
     def release(self) -> None:
         """The group is gone: whatever still happens to it counts for nobody."""

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from lowtide.broker.coordinator.classic.classic_group import GroupState
+from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import Rebalancing, TimerKey
-from lowtide.broker.coordinator.consumer.any_group import GroupsById
 from lowtide.broker.coordinator.consumer.assignors import Target
-from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup, bytes_of
+from lowtide.broker.coordinator.consumer.consumer_group import CONSUMER_EPOCHS_SINCE, ConsumerGroup, bytes_of
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, MemberState
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
 from lowtide.broker.coordinator.consumer.group_times import GroupTimes
+from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
 from lowtide.broker.coordinator.consumer.migration import Migration, Shared
 from lowtide.broker.coordinator.consumer.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.consumer.reconciliation import Reconciliation, reconcile
@@ -30,6 +30,8 @@ from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
+from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from lowtide.protocol.types import TopicId
 
 RETRY_MS: Final = 500
@@ -39,12 +41,12 @@ MEMBER_TIMERS: Final = ("heartbeat", "revocation", "rejoin", "resync")
 
 
 class ConsumerGroups:
-    """The groups of this kind of one coordinator; `groups` has those of the other kind, too."""
+    """The service of the consumer groups among those of one coordinator; `by_id` has classic ones, too."""
 
     def __init__(
-        self, groups: GroupsById, settings: GroupSettings, timers: Timers[TimerKey], shared: Shared, rebalancing: Rebalancing
+        self, by_id: GroupsById, settings: GroupSettings, timers: Timers[TimerKey], shared: Shared, rebalancing: Rebalancing
     ) -> None:
-        self.by_id = groups
+        self.by_id = by_id
         self.settings = settings
         self.timers = timers
         self.topics = shared.topics
@@ -53,26 +55,26 @@ class ConsumerGroups:
         self._assigner = TargetAssigner(settings, self.topics, self.times)
         self._assigning: set[str] = set()
         """The groups whose targets a worker is making."""
-        self._patterns = PatternMatching(groups, settings, self.topics)
-        self.migration = Migration(groups, settings, shared, rebalancing)
+        self._patterns = PatternMatching(by_id, settings, self.topics)
+        self.migration = Migration(by_id, settings, shared, rebalancing)
 
     # ------------------------------------------------------------------ records
     def note(self, change: ConsumerGroupChange) -> ConsumerGroup | None:
         """Take over what a record says: the group, None where there is none any more. Errors: ProtocolError for one of a classic group."""
-        group = self.by_id.get(change.group)
-        if not isinstance(group, ConsumerGroup):
+        group = self.by_id.find_consumer(change.group)
+        if group is None:
             if change.value is None:
                 return None
-            if group is not None and not group.is_simple:
+            classic = self.by_id.find_classic(change.group)
+            if classic is not None and not classic.is_simple:
                 message = f"a record of {change.kind.name} for {change.group}, which is a classic group"
                 raise ProtocolError(message)
-            if group is not None:
-                group.release()
+            if classic is not None:
+                classic.release()
             group = self.by_id[change.group] = ConsumerGroup(change.group, self.memory)
         if change.kind is RecordType.GROUP and change.value is None:
             del self.by_id[change.group]
-            group.is_dead = True
-            group.release()
+            group.close()
             self._cancel_timers(group, group.members)
             return None
         group.apply(change)
@@ -87,6 +89,33 @@ class ConsumerGroups:
             if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
                 self._expect_revocation(group, member, effects.now_ms)
 
+    @staticmethod
+    def on_unloaded(group: ConsumerGroup, _effects: Effects) -> None:
+        """Another broker coordinates the group: no request waits in it."""
+        group.close()
+
+    @staticmethod
+    def remove(group: ConsumerGroup, effects: Effects) -> None:
+        """Ask for the group's records to be taken back."""
+        decision = Decision(group)
+        decision.remove_group()
+        decision.carry_out(effects)
+
+    def admit_commit(self, group: ConsumerGroup, request: OffsetCommitRequest, api_version: int, _now_ms: int) -> ErrorCode:
+        """Let a commit in. Errors: those of `ConsumerGroup.check_commit`."""
+        places = self.topics.places(request.topics)
+        return group.check_commit(request.member_id, request.generation_id_or_member_epoch, api_version, places)
+
+    def check_transactional_commit(self, group: ConsumerGroup, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Whether a commit in a transaction is let in. Errors: those of `ConsumerGroup.check_commit`.
+
+        Producers have one code for an old member epoch, by which they abort and go on: ILLEGAL_GENERATION.
+        Source: `OffsetMetadataManager.commitTransactionalOffset`.
+        """
+        epoch, places = request.generation_id_or_member_epoch, self.topics.places(request.topics)
+        error = group.check_commit(request.member_id, epoch, CONSUMER_EPOCHS_SINCE, places, is_transaction=True)
+        return ErrorCode.ILLEGAL_GENERATION if error == ErrorCode.STALE_MEMBER_EPOCH else error
+
     def has_room(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
         """Whether a member may be remembered, or more of it."""
         known = group.members.get(member.member_id)
@@ -99,14 +128,15 @@ class ConsumerGroups:
     # ------------------------------------------------------------------ finding, keeping
     def open(self, group_id: str, *, creates: bool) -> Decision | Refusal:
         """Begin a decision about a group, about a new one, or one that takes a classic one over. Errors: GROUP_ID_NOT_FOUND."""
-        group = self.by_id.get(group_id)
-        if isinstance(group, ConsumerGroup):
+        group = self.by_id.find_consumer(group_id)
+        if group is not None:
             return Decision(group)
         if not creates:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id}.")
-        if group is None or group.state is GroupState.EMPTY:
-            return Decision(ConsumerGroup(group_id), is_new=True, takes_over=group)
-        return self.migration.upgrade(group)
+        classic = self.by_id.find_classic(group_id)
+        if classic is None or classic.state is GroupState.EMPTY:
+            return Decision(ConsumerGroup(group_id), is_new=True, takes_over=classic)
+        return self.migration.upgrade(classic)
 
     def carry_out(self, decision: Decision, effects: Effects) -> None:
         """Ask for what was decided."""
@@ -121,8 +151,8 @@ class ConsumerGroups:
             effects.then.append(partial(self._start_sessions, classic.group_id))
 
     def _start_sessions(self, group_id: str, _error: ErrorCode, effects: Effects) -> None:
-        group = self.by_id.get(group_id)
-        if isinstance(group, ConsumerGroup):
+        group = self.by_id.find_consumer(group_id)
+        if group is not None:
             for member in group.members.values():
                 if self.timers.deadline_of(("heartbeat", group_id, member.member_id)) is None:
                     self.extend_session(group, member, effects.now_ms)
@@ -261,12 +291,9 @@ class ConsumerGroups:
         decision.carry_out(effects)
 
     # ------------------------------------------------------------------ time
-    def on_timer(self, key: TimerKey, effects: Effects) -> None:
-        """A member of one of these groups is late, or a new target is due."""
-        kind, group_id, member_id = key
-        group = self.by_id.get(group_id)
-        if not isinstance(group, ConsumerGroup):
-            return
+    def on_timer(self, group: ConsumerGroup, key: TimerKey, effects: Effects) -> None:
+        """A member of a group is late, or a new target is due."""
+        kind, _, member_id = key
         if kind == "assignment":
             self._make_target(group, effects)
         else:
@@ -277,8 +304,8 @@ class ConsumerGroups:
         effects.then.append(partial(self._retry, key))
 
     def _retry(self, key: TimerKey, error: ErrorCode, effects: Effects) -> None:
-        group = self.by_id.get(key[1])
-        if error == ErrorCode.NONE or not isinstance(group, ConsumerGroup):
+        group = self.by_id.find_consumer(key[1])
+        if error == ErrorCode.NONE or group is None:
             return
         if key[2] in group.members if key[2] else group.group_epoch > group.target_epoch:
             self.timers.schedule(key, effects.now_ms + RETRY_MS)

@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState, Member
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, Member
+from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import Rebalancing, join_failed, sync_failed
-from lowtide.broker.coordinator.consumer.any_group import GroupsById
 from lowtide.broker.coordinator.consumer.consumer_group import INITIAL_EPOCH, ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, assignment_of, target_record
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
+from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import MemberMemory

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
-from lowtide.broker.coordinator.consumer.any_group import GroupsById
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
+from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
 from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, check_pattern
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
@@ -94,8 +94,8 @@ class PatternMatching:
 
     def _on_resolved(self, group_id: str, found: dict[str, frozenset[str]], revision: int, effects: Effects) -> None:
         self._resolving.discard(group_id)
-        group = self._groups.get(group_id)
-        if not isinstance(group, ConsumerGroup):
+        group = self._groups.find_consumer(group_id)
+        if group is None:
             return
         decision = Decision(group)
         names = set(group.topic_counts)

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState
-from lowtide.broker.coordinator.consumer.any_group import AnyGroup
-from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
@@ -66,7 +64,7 @@ class CommittedOffsets:
         """Take over what a record says, which is later than all others so far."""
         if value is not None:
             self._keep_all(key.group, key.topic, [(key.partition, value)])
-            if self.pending:
+            if self.pending.by_producer:
                 self.pending.outdo(key.group, key.topic, key.partition)
             return
         self.pending.remove(key.group, key.topic, key.partition)
@@ -85,7 +83,7 @@ class CommittedOffsets:
     def apply_commits(self, commits: OffsetCommits) -> None:
         """As `apply`, for each of them."""
         self._keep_all(commits.group, commits.topic, commits.values)
-        if self.pending:
+        if self.pending.by_producer:
             for partition, _ in commits.values:
                 self.pending.outdo(commits.group, commits.topic, partition)
 
@@ -222,7 +220,7 @@ class CommittedOffsets:
         known = self.offsets.get(group_id, {}).get(topic, {}).get(partition)
         return known is not None and len(metadata) <= len(known.metadata)
 
-    def delete(self, group: AnyGroup, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
+    def delete(self, group: Group, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects) -> list[OffsetDeleteResponseTopic]:
         """Ask for offsets to be forgotten, pending ones too, but for those of topics that the group consumes: GROUP_SUBSCRIBED_TO_TOPIC."""
         rows = []
         for topic in topics:
@@ -259,7 +257,7 @@ class CommittedOffsets:
             if is_about and partition not in topics.get(name, ()):
                 effects.keep_offset(group_id, name, partition, None)
 
-    def expire(self, group: AnyGroup, effects: Effects) -> bool:
+    def expire(self, group: Group, effects: Effects) -> bool:
         """Ask for outdated offsets of a group to be forgotten. Returns whether none is left then.
 
         Those of an empty group are kept for so long since it is empty, those of one that consumes since they were committed, but never
@@ -267,9 +265,9 @@ class CommittedOffsets:
         """
         if not self.has_any(group.group_id):
             return True
-        if not _may_expire(group):
+        if not group.may_expire_offsets:
             return False
-        since_empty = group.state_since_ms if group.protocol_type is not None and group.state is GroupState.EMPTY else None
+        since_empty = group.since_empty_ms
         oldest_ms = effects.wall_ms - self._settings.offsets_retention_ms
         none_left = not self.pending.has_any(group.group_id)
         for topic, partitions in self.offsets.get(group.group_id, {}).items():
@@ -293,35 +291,3 @@ def _is_longer(metadata: str, limit: int) -> bool:
     if len(metadata) > limit:
         return True
     return 2 * len(metadata) > limit and not metadata.isascii() and len(metadata.encode("utf-16-le")) > 2 * limit
-
-
-def _may_expire(group: AnyGroup) -> bool:
-    """Whether a group's offsets may expire now: while a classic one rebalances nobody knows what it consumes."""
-    if isinstance(group, ConsumerGroup) or group.protocol_type is None or group.state is GroupState.EMPTY:
-        return True
-    return group.uses_consumer_protocol and group.subscribed is not None and group.state is GroupState.STABLE
-
-
-def check_commit(
-    group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int, *, is_transactional: bool = False
-) -> ErrorCode:
-    """Whether such a one may commit offsets of a group.
-
-    In a transaction one may who doesn't say who he is, as clients of old do, and nobody is told of a rebalance.
-
-    Errors: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID (from outside of a group that has members, too), FENCED_INSTANCE_ID,
-    ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS. Source: `ClassicGroup.validateOffsetCommit`.
-    """
-    if group.state is GroupState.DEAD:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if generation_id < 0 and group.state is GroupState.EMPTY:
-        return ErrorCode.NONE
-    if generation_id < 0 and not member_id and group_instance_id is None:
-        return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
-    error = group.check_member(member_id, group_instance_id)
-    if error != ErrorCode.NONE:
-        return error
-    if generation_id != group.generation_id:
-        return ErrorCode.ILLEGAL_GENERATION
-    is_late = group.state is GroupState.COMPLETING_REBALANCE and not is_transactional
-    return ErrorCode.REBALANCE_IN_PROGRESS if is_late else ErrorCode.NONE

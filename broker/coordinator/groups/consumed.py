@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from lowtide.broker.coordinator.consumer.any_group import AnyGroup
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.protocol.group_records import OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
@@ -68,7 +67,7 @@ class ConsumedOffsets:
         group = groups.by_id.get(group_id)
         live: frozenset[str] | None = frozenset()
         if group is not None:
-            live = consumed_topics(group)
+            live = group.living_subscriptions()  # Members that aren't consumers, of Kafka Connect for one, have none.
         for name in self._concerned(committed, live):
             rows = dict(committed.get(name, ()))
             is_live = live is None or name in live
@@ -111,11 +110,3 @@ class ConsumedOffsets:
     def _is_of(self, name: str, value: OffsetCommitValue) -> bool:
         """Whether an offset was committed for the topic that is asked about, and not for an older one of its name."""
         return value.topic_id in (self._ids[name], ZERO_TOPIC_ID) and value.offset >= 0
-
-
-def consumed_topics(group: AnyGroup) -> frozenset[str] | None:
-    """What a group's living members consume, in whose name nothing may be missed; None where nobody knows.
-
-    Members that aren't consumers (of Kafka Connect, say) consume nothing that they commit for.
-    """
-    return group.living_subscriptions()

@@ -38,19 +38,16 @@ _Place = tuple[str, str, int]
 class PendingOffsets:
     """See the module."""
 
-    __slots__ = ("_of_groups", "_of_producers")
+    __slots__ = ("_of_groups", "by_producer")
 
     def __init__(self) -> None:
         self._of_groups: dict[str, dict[tuple[str, int], dict[ProducerId, PendingOffset]]] = {}
-        self._of_producers: dict[ProducerId, dict[_Place, None]] = {}
-
-    def __bool__(self) -> bool:
-        """Whether anything is pending."""
-        return bool(self._of_producers)
+        self.by_producer: dict[ProducerId, dict[_Place, None]] = {}
+        """What is pending of each producer's open transaction; empty while nothing is. Only this class changes it."""
 
     def has_room(self, producer_id: ProducerId, more_count: int) -> bool:
         """Whether a producer's transaction may have so many more pending."""
-        return len(self._of_producers.get(producer_id, ())) + more_count <= PENDING_OFFSETS_MAX
+        return len(self.by_producer.get(producer_id, ())) + more_count <= PENDING_OFFSETS_MAX
 
     def group_ids(self) -> Iterable[str]:
         """The groups of which anything is pending."""
@@ -74,7 +71,7 @@ class PendingOffsets:
         """A record of a producer's transaction was appended; of two for the same partition the last one counts."""
         pending = self._of_groups.setdefault(key.group, {}).setdefault((key.topic, key.partition), {})
         pending[producer_id] = PendingOffset(value, record_offset)
-        self._of_producers.setdefault(producer_id, {})[(key.group, key.topic, key.partition)] = None
+        self.by_producer.setdefault(producer_id, {})[(key.group, key.topic, key.partition)] = None
 
     def outdo(self, group_id: str, topic: str, partition: int, record_offset: Offset | None = None) -> None:
         """An offset counts whose record is at `record_offset`, or behind all others: what is pending before it is worth nothing."""
@@ -85,17 +82,17 @@ class PendingOffsets:
     def remove(self, group_id: str, topic: str, partition: int) -> None:
         """Forget what is pending for a partition: its offset was deleted."""
         for producer_id in list(self._of_groups.get(group_id, {}).get((topic, partition), ())):
-            places = self._of_producers[producer_id]
+            places = self.by_producer[producer_id]
             del places[(group_id, topic, partition)]
             if not places:
-                del self._of_producers[producer_id]
+                del self.by_producer[producer_id]
             self._take(producer_id, group_id, topic, partition)
 
     def end(self, producer_id: ProducerId) -> list[tuple[OffsetCommitKey, PendingOffset]]:
         """Take out all that is pending of a producer, whose transaction has ended."""
         return [
             (OffsetCommitKey(group=group_id, topic=topic, partition=partition), self._take(producer_id, group_id, topic, partition))
-            for group_id, topic, partition in self._of_producers.pop(producer_id, ())
+            for group_id, topic, partition in self.by_producer.pop(producer_id, ())
         ]
 
     def _take(self, producer_id: ProducerId, group_id: str, topic: str, partition: int) -> PendingOffset:

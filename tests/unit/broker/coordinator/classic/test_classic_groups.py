@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.broker.coordinator.classic.classic_group import GroupState
+from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.joining import PENDING_MEMBERS_MAX
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX, GROUP_BYTES_MAX

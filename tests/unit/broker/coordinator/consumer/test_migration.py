@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.protocol.consumer_protocol import encode_assignment, parse_assignment

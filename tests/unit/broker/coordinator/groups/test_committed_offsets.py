@@ -34,7 +34,7 @@ def commit(
         **more,
     )
     effects = world.effects()
-    error = world.groups.check_commit(request, version, effects)
+    error = world.groups.admit_commit(request, version, effects)
     if error == ErrorCode.NONE:
         [answer] = world.groups.committed.commit(request, request.topics, effects)
         error = ErrorCode(answer.partitions[0].error_code)
@@ -130,7 +130,7 @@ def test_a_client_of_old_may_say_how_long(world: World):
 
 
 def delete(world: World, *topics: str) -> dict[str, int] | ErrorCode:
-    group = world.groups.check_offset_delete(GROUP)
+    group = world.groups.find_for_offset_delete(GROUP)
     if isinstance(group, ErrorCode):
         return group
     effects = world.effects()

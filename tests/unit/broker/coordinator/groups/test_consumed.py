@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, GroupState
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.consumed import NOBODY, ROWS_PER_STEP, Consumed, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_shard import Groups

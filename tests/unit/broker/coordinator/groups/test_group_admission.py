@@ -32,7 +32,7 @@ def commit(world: World, group: str, *partitions: int, metadata: str = "") -> li
         topics=[OffsetCommitRequestTopic(name="t", topic_id=TOPIC_ID, partitions=rows)],
     )
     effects = world.effects()
-    error = world.groups.check_commit(request, 9, effects)
+    error = world.groups.admit_commit(request, 9, effects)
     if error != ErrorCode.NONE:
         return [error]
     [answer] = world.groups.committed.commit(request, request.topics, effects)

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lowtide.broker.coordinator.classic.classic_group import GroupState, Member
+from lowtide.broker.coordinator.classic.classic_group import Member
+from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, bytes_of_member
 from lowtide.protocol.errors import ErrorCode

@@ -232,7 +232,7 @@ class Offsets(RuleBasedStateMachine):
     @rule(topic=st.sampled_from(TOPICS))
     def deletes(self, topic: str) -> None:
         rows = [OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
-        group = self.world.groups.check_offset_delete(GROUP)
+        group = self.world.groups.find_for_offset_delete(GROUP)
         if not isinstance(group, ErrorCode):
             effects = self.world.effects()
             self.world.groups.committed.delete(group, rows, effects)

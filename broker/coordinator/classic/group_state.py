@@ -1,0 +1,75 @@
+"""What a classic group is doing: the states, and what leads from one to the next.
+
+    EMPTY, COMPLETING_REBALANCE, STABLE  ── REBALANCE ──>  PREPARING_REBALANCE
+    PREPARING_REBALANCE                  ── ALL_JOINED ──> COMPLETING_REBALANCE
+    PREPARING_REBALANCE                  ── ALL_LEFT ──>   EMPTY
+    COMPLETING_REBALANCE                 ── ASSIGNED ──>   STABLE
+    EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE  ── GONE ──> DEAD
+
+A group that is read from its record begins in EMPTY without members, else in STABLE; so does one that consumers leave by a downgrade.
+Every other pair is a mistake in this program, and raises.
+
+Source: Kafka's `ClassicGroupState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class GroupState(Enum):
+    """What a group is doing. Values are the names in the answers to clients."""
+
+    EMPTY = "Empty"
+    """No members. action: joins begin a rebalance, commits from outside are kept. transition: a member joins (REBALANCE) →
+    PREPARING_REBALANCE; deleted, expired or unloaded (GONE) → DEAD, as from every other state."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """The members' joins are awaited. action: joins wait, heartbeats and syncs are REBALANCE_IN_PROGRESS, commits of the generation before
+    are kept. transition: all have joined, or the time is up (ALL_JOINED) → COMPLETING_REBALANCE; no member is left (ALL_LEFT) → EMPTY;
+    GONE → DEAD."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """The leader's assignments are awaited. action: syncs wait, heartbeats are fine, commits are REBALANCE_IN_PROGRESS. transition: the
+    assignments are kept (ASSIGNED) → STABLE; a member comes, goes or changes (REBALANCE) → PREPARING_REBALANCE; GONE → DEAD."""
+    STABLE = "Stable"
+    """Members work. action: syncs are answered, heartbeats and commits are fine. transition: a member comes, goes or changes, or the leader
+    joins again (REBALANCE) → PREPARING_REBALANCE; GONE → DEAD."""
+    DEAD = "Dead"
+    """Gone from this coordinator. action: COORDINATOR_NOT_AVAILABLE. transition: none."""
+
+    __hash__ = object.__hash__
+    """There is one object of each; the hash that enumerations come with is a function in Python, and every request looks states up."""
+
+
+class GroupEvent(Enum):
+    """What changes a group's state."""
+
+    REBALANCE = "a member comes, goes or changes"
+    ALL_JOINED = "the members of the next generation have joined"
+    ALL_LEFT = "a rebalance ends without a member"
+    ASSIGNED = "the leader's assignments are kept"
+    GONE = "the group is deleted, expires, or has another coordinator"
+
+    __hash__ = object.__hash__
+
+
+TRANSITIONS: Final[Mapping[tuple[GroupState, GroupEvent], GroupState]] = {
+    (GroupState.EMPTY, GroupEvent.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.EMPTY, GroupEvent.GONE): GroupState.DEAD,
+    (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_JOINED): GroupState.COMPLETING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_LEFT): GroupState.EMPTY,
+    (GroupState.PREPARING_REBALANCE, GroupEvent.GONE): GroupState.DEAD,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.ASSIGNED): GroupState.STABLE,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.GONE): GroupState.DEAD,
+    (GroupState.STABLE, GroupEvent.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, GroupEvent.GONE): GroupState.DEAD,
+}
+
+
+def next_state(state: GroupState, event: GroupEvent) -> GroupState:
+    """The state that an event leads to. Raises AssertionError where the event can't happen in the state."""
+    following = TRANSITIONS.get((state, event))
+    assert following is not None, f"{event.name} can't happen to a group in {state.name}"
+    return following

@@ -1,0 +1,70 @@
+"""What a coordinator does for the groups of one type: two protocols, which each type's service fulfils.
+
+`ClassicGroups` and `ConsumerGroups` look after groups; `ClassicGroups` and `ClassicMembers` answer the requests of members that speak the
+classic protocol, in groups of either type. `Groups` finds the service by `Group.group_type`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.classic.rebalancing import TimerKey
+from lowtide.broker.coordinator.runtime.effects import Effects, Reply
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.join_group import JoinGroupRequest
+from lowtide.protocol.messages.leave_group import MemberIdentity, MemberResponse
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
+from lowtide.protocol.messages.sync_group import SyncGroupRequest
+from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+G_contra = TypeVar("G_contra", contravariant=True)
+
+
+class GroupUpkeep(Protocol[G_contra]):
+    """What happens to groups of a type, whoever their members are."""
+
+    def on_loaded(self, group: G_contra, effects: Effects) -> None:
+        """All records are applied: from now on members have to show that they live."""
+        ...
+
+    def on_unloaded(self, group: G_contra, effects: Effects) -> None:
+        """Another broker coordinates the group."""
+        ...
+
+    def on_timer(self, group: G_contra, key: TimerKey, effects: Effects) -> None:
+        """Something is due."""
+        ...
+
+    def remove(self, group: G_contra, effects: Effects) -> None:
+        """Ask for the group's records to be taken back."""
+        ...
+
+    def admit_commit(self, group: G_contra, request: OffsetCommitRequest, api_version: int, now_ms: int) -> ErrorCode:
+        """Let a commit in, or say why not."""
+        ...
+
+    def check_transactional_commit(self, group: G_contra, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Whether a commit in a transaction is let in."""
+        ...
+
+
+class MemberRequests(Protocol[G_contra]):
+    """The requests of the classic protocol to groups of a type."""
+
+    def join(self, group: G_contra, request: JoinGroupRequest, client: Client, reply: Reply, effects: Effects) -> None:
+        """JoinGroup."""
+        ...
+
+    def sync(self, group: G_contra, request: SyncGroupRequest, reply: Reply, effects: Effects) -> None:
+        """SyncGroup."""
+        ...
+
+    def heartbeat(self, group: G_contra, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
+        """Heartbeat."""
+        ...
+
+    def leave(self, group: G_contra, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
+        """LeaveGroup."""
+        ...

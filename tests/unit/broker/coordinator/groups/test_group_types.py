@@ -1,0 +1,55 @@
+"""Groups of both types answer to one protocol, and no caller checks a class."""
+
+from __future__ import annotations
+
+import ast
+import random
+from pathlib import Path
+
+import pytest
+
+import lowtide.broker
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer.groups_by_id import AnyGroup, GroupsById
+from lowtide.broker.coordinator.group import Group, GroupType
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.protocol.errors import ErrorCode
+
+BROKER = Path(lowtide.broker.__file__).parent
+
+
+@pytest.mark.parametrize("path", sorted(BROKER.rglob("*.py")), ids=lambda path: str(path.relative_to(BROKER)))
+def test_no_module_asks_for_the_class_of_a_group(path: Path) -> None:
+    """What types of groups differ in is asked of the group, or of the service of its type."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+            named = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+            assert not named & {"ClassicGroup", "ConsumerGroup", "Group"}, f"{path}:{node.lineno}"
+
+
+def test_every_type_has_its_services() -> None:
+    groups = Groups(GroupSettings(), random.Random(1))
+    assert set(groups._upkeep) == set(groups._requests) == set(GroupType)
+
+
+@pytest.mark.parametrize("group", [ClassicGroup("g", wall_ms=7), ConsumerGroup("g")])
+def test_an_empty_group_of_each_type(group: AnyGroup) -> None:
+    """What a shard asks of groups; a group that nobody has joined is the same for both types."""
+    asked: Group = group
+    assert asked.is_unused
+    assert asked.may_expire_offsets
+    assert (asked.check_delete(), asked.check_offset_delete(), asked.check_fetch(None, -1)) == (ErrorCode.NONE,) * 3
+    assert asked.living_subscriptions() == frozenset()
+    assert not asked.is_subscribed_to("t")
+    group.close()
+    assert (asked.check_delete(), asked.check_offset_delete()) == (ErrorCode.GROUP_ID_NOT_FOUND,) * 2
+    assert (asked.state.value, asked.is_unused) == ("Dead", False)
+
+
+def test_a_group_is_found_by_its_type() -> None:
+    classic, consumer = ClassicGroup("a", wall_ms=None), ConsumerGroup("b")
+    by_id = GroupsById({"a": classic, "b": consumer})
+    assert (by_id.find_classic("a"), by_id.find_classic("b"), by_id.find_classic("c")) == (classic, None, None)
+    assert (by_id.find_consumer("a"), by_id.find_consumer("b"), by_id.find_consumer("c")) == (None, consumer, None)

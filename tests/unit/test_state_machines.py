@@ -1,0 +1,88 @@
+"""State machines are tables: each pair of a state and an event leads somewhere or raises, and the diagram and the members say the same."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+import pytest
+
+from lowtide.broker.coordinator.classic import group_state
+
+
+class Machine(NamedTuple):
+    """A table of transitions, with what it is about. `next_state` is what the program calls."""
+
+    states: type[Enum]
+    events: type[Enum]
+    transitions: Mapping[tuple[Any, Any], Any]
+    next_state: Callable[[Any, Any], Any]
+
+    @property
+    def module(self) -> str:
+        """Where it stands."""
+        return self.states.__module__
+
+    @property
+    def source(self) -> str:
+        """The module's text: docstrings of members are nowhere else."""
+        file = sys.modules[self.module].__file__
+        assert file is not None
+        with open(file, encoding="utf-8") as text:  # noqa: PTH123
+            return text.read()
+
+
+MACHINES = {
+    "classic group": Machine(group_state.GroupState, group_state.GroupEvent, group_state.TRANSITIONS, group_state.next_state),
+}
+ARROW = re.compile(r"^    ([A-Z_, ]+?) +── ([A-Z_, ]+) ──> +([A-Z_]+)$", re.MULTILINE)
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest) -> Machine:
+    return MACHINES[request.param]
+
+
+def test_every_pair_leads_on_or_raises(machine: Machine) -> None:
+    assert machine.transitions, "a table without an entry"
+    for state, event in itertools.product(machine.states, machine.events):
+        following = machine.transitions.get((state, event))
+        if following is None:
+            with pytest.raises(AssertionError, match=f"{event.name}.*{state.name}"):
+                machine.next_state(state, event)
+        else:
+            assert machine.next_state(state, event) is following
+
+
+def test_the_diagram_is_the_table(machine: Machine) -> None:
+    drawn = {
+        (state.strip(), event.strip()): following
+        for states, events, following in ARROW.findall(sys.modules[machine.module].__doc__ or "")
+        for state in states.split(",")
+        for event in events.split(",")
+    }
+    assert drawn == {(state.name, event.name): following.name for (state, event), following in machine.transitions.items()}
+
+
+def test_every_state_documents_its_action_and_its_transitions(machine: Machine) -> None:
+    source = machine.source
+    for state in machine.states:
+        found = re.search(rf'^    {state.name} = [^\n]*\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
+        assert found, state
+        action, _, transition = found[1].partition("transition:")
+        assert "action:" in action, state
+        for (at, event), following in machine.transitions.items():
+            if at is state:
+                assert re.search(rf"\b{event.name}\b", transition), (state, event)
+                assert re.search(rf"\b{following.name}\b", transition), (state, following)
+
+
+def test_every_state_is_reached_and_every_event_happens(machine: Machine) -> None:
+    """One that isn't is a leftover; the first state is where the machine begins."""
+    first = next(iter(machine.states))
+    assert set(machine.states) == {first, *machine.transitions.values()}
+    assert set(machine.events) == {event for _, event in machine.transitions}
