@@ -13,7 +13,6 @@ partition is closed; sessions outlive connections.
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
@@ -27,6 +26,7 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
 from lowtide.replication.partition import PartitionChange
+from lowtide.runtime.random import Random
 
 if TYPE_CHECKING:
     from lowtide.replication.follower_state import FollowerState
@@ -261,7 +261,7 @@ class FetchPlan(msgspec.Struct, kw_only=True):
 class FetchSessionCache:
     """All sessions of a broker."""
 
-    def __init__(self, slots: int, source: random.Random) -> None:
+    def __init__(self, slots: int, source: Random) -> None:
         """`slots` is `max.incremental.fetch.session.cache.slots`; `source` gives session ids."""
         self._slots = slots
         self._source = source

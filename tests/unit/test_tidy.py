@@ -1,4 +1,4 @@
-"""House rules that no other tool checks: sizes, what may not be awaited where, links of the import name, names of tests."""
+"""House rules that no other tool checks: sizes, links of the import name, names of tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ LONG_FILES = {
 }
 """Test files that are longer than a file should be, with the length they may have. Numbers here fall and entries go; none is added."""
 
-SYNCHRONOUS = ("protocol", "storage", "replication")
 TABLES = re.compile(r"keys_\w+\.py")
 
 
@@ -88,15 +87,6 @@ def test_the_list_of_long_files_only_shrinks():
     for name, allowed in LONG_FILES.items():
         assert FILE_LINES < lengths.get(name, 0), f"{name} needs no entry any more"
         assert allowed - lengths[name] <= 100, f"the entry of {name} can fall to {lengths[name]}"
-
-
-@pytest.mark.parametrize("path", [path for path in SOURCES if path.relative_to(ROOT).parts[0] in SYNCHRONOUS], ids=relative)
-def test_deciding_and_touching_files_is_synchronous(path: Path):
-    """Between a check and the write that relies on it nothing else may run."""
-    awaiting = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
-    assert [node.lineno for node in ast.walk(tree(path)) if isinstance(node, awaiting)] == []
-    imported = {alias.name for node in ast.walk(tree(path)) if isinstance(node, ast.Import) for alias in node.names}
-    assert not imported & {"asyncio", "socket"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

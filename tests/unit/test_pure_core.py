@@ -1,0 +1,150 @@
+"""The pure core is pure: what decides reaches neither clocks, files, sockets, threads nor an event loop, by any form of import.
+
+Time and chance are arguments there, so a test, a model and a simulation see the same decision. Files are touched in plain functions,
+through the ports of `lowtide.runtime`; only what waits is `async`.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+OUTSIDE = frozenset(
+    {
+        "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors", "signal",
+        "socket", "sqlite3", "ssl", "structlog", "subprocess", "tempfile", "threading", "time", "uvloop",
+    }
+)  # fmt: skip
+"""Modules by which a program reaches the world, or waits for it."""
+
+PORTS_OF_VALUES = frozenset({"lowtide.runtime.random"})
+"""What a pure module may import of the ports: a generator of numbers that is passed in, with its seed."""
+
+PURE_FOLDERS = ("protocol", "replication", "broker/coordinator/classic", "broker/coordinator/consumer")
+PURE_MODULES = (
+    "broker/coordinator/group_admission.py",
+    "broker/coordinator/group_settings.py",
+    "broker/coordinator/member_memory.py",
+    "broker/coordinator/groups/commit_topics.py",
+    "broker/coordinator/groups/committed_offsets.py",
+    "broker/coordinator/groups/consumed.py",
+    "broker/coordinator/groups/group_shard.py",
+    "broker/coordinator/groups/pending_offsets.py",
+    "broker/coordinator/runtime/effects.py",
+    "broker/coordinator/runtime/in_transaction.py",
+    "broker/coordinator/runtime/timers.py",
+    "broker/coordinator/transactions/next_transaction.py",
+    "broker/coordinator/transactions/transaction.py",
+    "broker/coordinator/transactions/transaction_settings.py",
+    "broker/coordinator/transactions/transaction_shard.py",
+    "broker/network/client_quirks.py",
+    "broker/network/refusals.py",
+    "broker/network/request_parts.py",
+    "broker/network/slow_clients.py",
+    "broker/partitions/fetch_session.py",
+    "broker/partitions/produce/produce_rows.py",
+    "broker/token_bucket.py",
+    "metadata/broker_image.py",
+    "metadata/changes.py",
+    "metadata/image.py",
+    "metadata/keys.py",
+    "metadata/records.py",
+    "storage/compaction/compaction.py",
+    "storage/compaction/offset_map.py",
+    "storage/compaction/record_keys.py",
+    "storage/log/leader_epochs.py",
+    "storage/log/offsets.py",
+    "storage/log/open_transactions.py",
+    "storage/log/producer_state.py",
+    "storage/log/record_walk.py",
+    "storage/log/retention_explain.py",
+    "storage/log/retention_plan.py",
+    "storage/log/roll_limits.py",
+    "storage/log/validator.py",
+    "storage/log/verifications.py",
+    "storage/log_start/journal_format.py",
+)
+EXCEPTIONS = {
+    ("protocol/native/__init__.py", "os"),  # LOWTIDE_PURE says which form of the walk is used.
+    ("storage/log/segment_files.py", "threading"),  # A lock: reads in the worker share its files.
+}
+
+SYNCHRONOUS_FOLDERS = ("protocol", "replication", "storage")
+WAITING = frozenset({"asyncio", "select", "selectors", "socket", "threading"})
+
+
+def sources(folders: tuple[str, ...]) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+PURE = [*sources(PURE_FOLDERS), *(ROOT / name for name in PURE_MODULES)]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """The modules that import statements name, wherever they stand; of the standard library the package."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "lowtide":
+            names |= {f"lowtide.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "lowtide.runtime":
+            names |= {f"lowtide.runtime.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(str(node.module))
+    return {name if name.startswith("lowtide") else name.partition(".")[0] for name in names}
+
+
+def awaited(tree: ast.Module) -> list[int]:
+    waiting = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+    return [node.lineno for node in ast.walk(tree) if isinstance(node, waiting)]
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("import asyncio", "asyncio"),
+        ("import asyncio.events as events", "asyncio"),
+        ("from asyncio import sleep", "asyncio"),
+        ("from os.path import join", "os"),
+        ("def late():\n    from time import monotonic", "time"),
+        ("from lowtide.runtime import clock", "lowtide.runtime.clock"),
+        ("from lowtide.runtime.clock import Clock", "lowtide.runtime.clock"),
+    ],
+)
+def test_every_form_of_import_counts(source: str, module: str) -> None:
+    assert module in imported(ast.parse(source))
+
+
+@pytest.mark.parametrize("path", PURE, ids=relative)
+def test_what_decides_is_pure(path: Path) -> None:
+    """No clock, no file, no socket, no thread, no loop, no log, and no port but what is a value."""
+    tree = parsed(path)
+    assert awaited(tree) == []
+    outside = {name for name in imported(tree) & OUTSIDE if (relative(path), name) not in EXCEPTIONS}
+    ports = {name for name in imported(tree) if name.startswith("lowtide.runtime")} - PORTS_OF_VALUES
+    assert (outside, ports) == (set(), set())
+
+
+@pytest.mark.parametrize("path", sources(SYNCHRONOUS_FOLDERS), ids=relative)
+def test_deciding_and_touching_files_is_synchronous(path: Path) -> None:
+    """Between a check and the write that relies on it nothing else may run."""
+    tree = parsed(path)
+    assert awaited(tree) == []
+    assert {name for name in imported(tree) & WAITING if (relative(path), name) not in EXCEPTIONS} == set()
+
+
+def test_each_exception_is_needed() -> None:
+    assert {(relative(path), name) for path in sources(SYNCHRONOUS_FOLDERS) for name in imported(parsed(path)) & OUTSIDE} == EXCEPTIONS
