@@ -38,7 +38,7 @@ class FetchedRecords:
     """Producers, and the first offset of each transaction of theirs that was aborted, for who reads committed records only."""
 
 
-async def fetch_records(
+async def fetch_records(  # noqa: PLR0913  options of the call, by keyword
     cluster: Cluster,
     partition: TopicPartition,
     offset: Offset,

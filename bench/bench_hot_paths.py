@@ -17,7 +17,7 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.loader import LogPlace, create_log
 from lowtide.storage.log.log import LogConfig
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
 
@@ -54,7 +54,12 @@ def bench_produce() -> None:
         row(f"validate, {count} x {size} B", smallest_us(lambda view=view, rules=rules: validate_produce(view, rules, NOW_MS)))
         with tempfile.TemporaryDirectory() as folder:
             place = TopicPartition("bench", 0)
-            log = create_log(OsFileSystem(), f"{folder}/{place}", LogConfig(), topic_partition=place, topic_id=bytes(16), now_ms=NOW_MS)
+            log = create_log(
+                LogPlace(
+                    filesystem=OsFileSystem(), directory=f"{folder}/{place}", config=LogConfig(), topic_partition=place, topic_id=bytes(16)
+                ),
+                now_ms=NOW_MS,
+            )
             validated = validate_produce(view, rules, NOW_MS)
             assert isinstance(validated, ValidatedBatch)
             append = log.append_as_leader

@@ -83,7 +83,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
 class MetadataSession:
     """One broker's session. Used from one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         *,
         store: MetadataStore,

@@ -365,7 +365,7 @@ _SMALL_VARINTS_COUNT: Final = 256
 _SMALL_VARINTS: Final = [_encode_varint(value) for value in range(_SMALL_VARINTS_COUNT)]
 
 
-def build_batch(
+def build_batch(  # noqa: PLR0913  fields of the header
     records: Sequence[UnplacedRecord],
     *,
     base_offset: Offset = 0,
@@ -438,7 +438,7 @@ def end_transaction_record(control_type: ControlRecordType, coordinator_epoch: i
     return _CONTROL_KEY.pack(0, control_type), _END_TRANSACTION_VALUE.pack(0, coordinator_epoch)
 
 
-def build_end_transaction_marker(
+def build_end_transaction_marker(  # noqa: PLR0913  fields of the header
     control_type: ControlRecordType,
     *,
     timestamp_ms: int,

@@ -49,7 +49,7 @@ class LeadershipState:
         "topic_id",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a state, by keyword
         self,
         *,
         broker_id: BrokerId,

@@ -68,7 +68,7 @@ _ADMIN_TIMEOUT_MS: Final = 2000
 class ConsumerGroupLoad(GroupLoad):
     """What all clients of one group share. `topic_state` tells the topic's id and how many partitions it has."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         group_id: str,
         topic: str,

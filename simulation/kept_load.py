@@ -76,7 +76,7 @@ class CommittedBatch(msgspec.Struct, frozen=True, gc=False):
 class KeptLoad(PartitionLoad):
     """See the module. `consumed` tells up to where all groups have consumed a partition, at the most."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         topic: str,
         partition: int,

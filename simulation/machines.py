@@ -71,7 +71,7 @@ class State(Enum):
 class Machine:
     """See the module."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         *,
         loop: SimulatedLoop,

@@ -16,7 +16,7 @@ _NOT_TIERED: Final = Only(value=False, because=NO_TIERED_STORAGE)
 _THROTTLED: Final = Matching(r"\*|[0-9]+:[0-9]+", "*, or a list of partition:broker")
 
 
-def _topic(
+def _topic(  # noqa: PLR0913  columns of a table
     name: str,
     type_: Type,
     default: str | None,

@@ -44,7 +44,7 @@ class HostedConnection(Client, Admitted, Watched, Laned, Protocol):
 class ConnectionHost:
     """What all connections of a broker share."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         *,
         dispatcher: Dispatcher,

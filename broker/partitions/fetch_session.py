@@ -272,7 +272,7 @@ class FetchSessionCache:
         """Open sessions."""
         return len(self._sessions)
 
-    def plan(
+    def plan(  # noqa: PLR0913  options of the plan, by keyword
         self,
         request: FetchRequest,
         api_version: int,

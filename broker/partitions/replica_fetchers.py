@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class ReplicaFetchers:
     """See the module. Implements `FollowerAssignments` of `followed_partitions`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         *,
         configs: BrokerConfigs,

@@ -67,7 +67,7 @@ class Registered(Protocol):
 class ReplicaManager:
     """See the module."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         *,
         broker_id: BrokerId,

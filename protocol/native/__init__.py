@@ -71,7 +71,7 @@ class CompiledWalk(Protocol):
     def hash_key(self, secret: bytes, key: Buffer, /) -> tuple[int, int]:
         """Two hashes of a key, of 64 and of 24 bits, which only those know who know the secret's 16 bytes."""
 
-    def note_keys(
+    def note_keys(  # noqa: PLR0913  the compiled function's
         self, table: array[int], secret: bytes, records: Buffer, count: int, shift: int, first_delta: int, room: int, number: int, /
     ) -> tuple[int, int, int] | None:
         """Notes the keys of a batch's records from `number` on in a table of `storage.compaction.offset_map` with room for `room` more.
@@ -86,7 +86,7 @@ class CompiledWalk(Protocol):
     def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
         """`head`, and behind it keys and values as the records of a batch, all of its first timestamp. Only of a list."""
 
-    def retain(
+    def retain(  # noqa: PLR0913  the compiled function's
         self,
         table: array[int],
         secret: bytes,

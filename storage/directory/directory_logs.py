@@ -34,7 +34,7 @@ from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint, read_checkpoint
 from lowtide.storage.directory.sync_failure import mark_failed, write_anew
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
-from lowtide.storage.log.loader import Checked, LoadReport, create_log, load_log
+from lowtide.storage.log.loader import Checked, KnownLog, LoadReport, LogPlace, create_log, load_log
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log.producer_state import ProducerStateManager
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, Identity, LogDirectory, list_directory
@@ -183,19 +183,23 @@ class DirectoryLogs:
     def _load_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
         report = LoadReport()
         log = load_log(
-            self._filesystem,
-            self.folder(topic_partition),
-            config,
-            topic_partition=topic_partition,
-            topic_id=topic_id,
-            recovery_point=self._old_recovery_points.get(topic_partition, 0),
-            high_watermark=self._old_high_watermarks.get(topic_partition, 0),
-            cleaned_to=self.cleanings.cleaned_to(topic_partition) if self._is_ours else Offset(2**63 - 1),
-            log_start_offset=log_start_offset,
-            clean=self.directory.stopped_cleanly,
+            LogPlace(
+                filesystem=self._filesystem,
+                directory=self.folder(topic_partition),
+                config=config,
+                topic_partition=topic_partition,
+                topic_id=topic_id,
+                cache=self._ports.cache,
+                producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
+            ),
+            KnownLog(
+                recovery_point=self._old_recovery_points.get(topic_partition, 0),
+                high_watermark=self._old_high_watermarks.get(topic_partition, 0),
+                cleaned_to=self.cleanings.cleaned_to(topic_partition) if self._is_ours else Offset(2**63 - 1),
+                log_start_offset=log_start_offset,
+                clean=self.directory.stopped_cleanly,
+            ),
             now_ms=self._ports.clock.wall_ms(),
-            cache=self._ports.cache,
-            producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
             report=report,
         )
         self.checked = self.checked.plus(report)
@@ -324,15 +328,17 @@ class DirectoryLogs:
 
     def _create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
         log = create_log(
-            self._filesystem,
-            self.folder(topic_partition),
-            config,
-            topic_partition=topic_partition,
-            topic_id=topic_id,
+            LogPlace(
+                filesystem=self._filesystem,
+                directory=self.folder(topic_partition),
+                config=config,
+                topic_partition=topic_partition,
+                topic_id=topic_id,
+                cache=self._ports.cache,
+                producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
+            ),
             now_ms=self._ports.clock.wall_ms(),
             log_start_offset=log_start_offset,
-            cache=self._ports.cache,
-            producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
         )
         self._add(log)
         return log

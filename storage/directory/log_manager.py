@@ -46,7 +46,7 @@ OnDirectoryFailed = Callable[[str, str, list[Log]], None]
 class LogManager:
     """The logs of all directories of a broker. `open` once, then in the end `close` (clean) or `release` (not)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         filesystem: FileSystem,
         clock: Clock,

@@ -82,118 +82,117 @@ class Checked(NamedTuple):
         return Checked(self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut)
 
 
-def create_log(
-    filesystem: FileSystem,
-    directory: str,
-    config: LogConfig,
-    *,
-    topic_partition: TopicPartition,
-    topic_id: TopicId,
-    now_ms: int,
-    log_start_offset: Offset = 0,
-    cache: SegmentCache | None = None,
-    producer_state: ProducerStateManager | None = None,
-) -> Log:
+class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Which log is opened, where, and with what. Without a cache or the state of producers it gets its own."""
+
+    filesystem: FileSystem
+    directory: str
+    config: LogConfig
+    topic_partition: TopicPartition
+    topic_id: TopicId
+    cache: SegmentCache = msgspec.field(default_factory=SegmentCache)
+    producer_state: ProducerStateManager = msgspec.field(default_factory=ProducerStateManager)
+
+
+class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What the files of the log directory say of a log.
+
+    `log_start_offset` is 0 without an entry; `clean`: the broker stopped cleanly after it had written them.
+    """
+
+    recovery_point: Offset
+    log_start_offset: Offset
+    clean: bool
+    high_watermark: Offset = 0
+    """0 if unknown."""
+    cleaned_to: Offset = 0
+    """A gap between unsynced segments below it is the compaction's of another broker."""
+
+
+def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) -> Log:
     """Makes the folder of a new log, with one empty segment at `log_start_offset`. Nothing is synced: the first flush barrier does that.
 
     The folder holds no segment yet. Errors: OSError.
     """
+    filesystem, directory, config = place.filesystem, place.directory, place.config
     filesystem.make_directories(directory)
-    cache = cache if cache is not None else SegmentCache()
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
-    segment = Segment.create(filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes, files=cache.files)
+    files = place.cache.files
+    segment = Segment.create(filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes, files=files)
     parts = LogParts(
         filesystem=filesystem,
         directory=directory,
         segments=[segment],
         leader_epochs=LeaderEpochs(),
-        producer_state=producer_state if producer_state is not None else ProducerStateManager(),
+        producer_state=place.producer_state,
         snapshots=ProducerSnapshots(filesystem, directory),
         transaction_index=TransactionIndex(filesystem, directory),
-        cache=cache,
+        cache=place.cache,
     )
     offsets = LogOffsets(
         log_start_offset=log_start_offset, log_end_offset=log_start_offset, high_watermark=log_start_offset, recovery_point=log_start_offset
     )
-    return Log(topic_partition, topic_id, config, parts, offsets)
+    return Log(place.topic_partition, place.topic_id, config, parts, offsets)
 
 
-def load_log(
-    filesystem: FileSystem,
-    directory: str,
-    config: LogConfig,
-    *,
-    topic_partition: TopicPartition,
-    topic_id: TopicId,
-    recovery_point: Offset,
-    log_start_offset: Offset,
-    clean: bool,
-    now_ms: int,
-    high_watermark: Offset = 0,
-    cleaned_to: Offset = 0,
-    cache: SegmentCache | None = None,
-    producer_state: ProducerStateManager | None = None,
-    report: LoadReport | None = None,
-) -> Log:
-    """Opens the log in `directory`, which exists.
+def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadReport | None = None) -> Log:
+    """Opens the log in `place.directory`, which exists. `report` is filled in. Of the configuration only the sizes count here.
 
-    `recovery_point`, `high_watermark` (0 if unknown) and `log_start_offset` (0 without an entry) are what the log directory's files say;
-    `clean` says that the broker stopped cleanly after it had written them. `report` is filled in. Of `config` only the sizes count here.
-    A gap between unsynced segments ends the log, unless it is below `cleaned_to`: there it is the compaction's of another broker, for our
-    own leaves none between segments.
+    A gap between unsynced segments ends the log, unless it is below `known.cleaned_to`: our own compaction leaves none between segments.
     The log's recovery point is never above what was given, whatever was checked: checking reads the page cache, which proves nothing.
     After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo what was mended, and a truncation that the
     crash had overtaken.
     Errors: StorageError, when the disk fails.
     """
-    cache = cache if cache is not None else SegmentCache()
-    loader = _Loader(filesystem, directory, config, now_ms, report if report is not None else LoadReport())
-    loader.cleaned_to = cleaned_to
-    loader.files = cache.files
+    loader = _Loader(place, now_ms, report if report is not None else LoadReport())
+    loader.cleaned_to = known.cleaned_to
     try:
         loader.remove_leftovers()
-        segments = loader.open_segments(log_start_offset)
-        log_start_offset = max(log_start_offset, segments[0].base_offset if segments else 0)
-        log_end_offset = loader.find_log_end(recovery_point, log_start_offset, clean=clean)
+        segments = loader.open_segments(known.log_start_offset)
+        log_start_offset = max(known.log_start_offset, segments[0].base_offset if segments else 0)
+        log_end_offset = loader.find_log_end(known.recovery_point, log_start_offset, clean=known.clean)
         parts = LogParts(
-            filesystem=filesystem,
-            directory=directory,
+            filesystem=place.filesystem,
+            directory=place.directory,
             segments=loader.segments,
             leader_epochs=loader.epochs,
-            producer_state=producer_state if producer_state is not None else ProducerStateManager(),
+            producer_state=place.producer_state,
             snapshots=loader.snapshots(log_end_offset),
             transaction_index=loader.transaction_index(),
-            cache=cache,
+            cache=place.cache,
         )
         offsets = LogOffsets(
-            log_start_offset=log_start_offset, log_end_offset=log_end_offset, high_watermark=high_watermark, recovery_point=recovery_point
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            high_watermark=known.high_watermark,
+            recovery_point=known.recovery_point,
         )
-        log = Log(topic_partition, topic_id, config, parts, offsets)
-        log.reload_producer_state(now_ms=now_ms, recalls=not clean)  # Nothing was unanswered at a clean stop.
+        log = Log(place.topic_partition, place.topic_id, place.config, parts, offsets)
+        log.reload_producer_state(now_ms=now_ms, recalls=not known.clean)  # Nothing was unanswered at a clean stop.
         loader.rebuild_aborted(log, parts.transaction_index)
-        if not clean:
+        if not known.clean:
             log.flush_wanted = True
             # The crash may have come in a roll, before its snapshot; then the segments before it would take what they say of producers
             # along. On a full disk the log goes without.
             with contextlib.suppress(OSError):
                 log.snapshot_producers()
     except OSError as error:
-        raise storage_error(directory, error) from error
+        raise storage_error(place.directory, error) from error
     return log
 
 
 class _Loader:
     """One folder being opened. Its methods are the steps, in order; each may be repeated after a crash."""
 
-    def __init__(self, filesystem: FileSystem, directory: str, config: LogConfig, now_ms: int, report: LoadReport) -> None:
-        self.filesystem = filesystem
-        self.directory = directory
-        self.config = config
+    def __init__(self, place: LogPlace, now_ms: int, report: LoadReport) -> None:
+        self.filesystem = place.filesystem
+        self.directory = place.directory
+        self.config = place.config
         self.now_ms = now_ms
         self.report = report
-        self.names: set[str] = set(filesystem.listdir(directory))
+        self.names: set[str] = set(self.filesystem.listdir(self.directory))
         self.cleaned_to: Offset = 0
-        self.files: OpenFiles | None = None
+        self.files: OpenFiles | None = place.cache.files
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochs()
         self.epochs_known = False

@@ -232,7 +232,7 @@ class ProducerStateManager:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED if coordinator_epoch < entry.coordinator_epoch else ACCEPTED
 
-    def update(
+    def update(  # noqa: PLR0913  fields of a batch, on the path of each append
         self,
         producer_id: ProducerId,
         producer_epoch: ProducerEpoch,

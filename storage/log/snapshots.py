@@ -61,7 +61,7 @@ class ProducerSnapshots:
             insort(self._offsets, offset)
         return path
 
-    def reload(
+    def reload(  # noqa: PLR0913  options of the reading, by keyword
         self,
         state: ProducerStateManager,
         segments: SegmentList,

@@ -12,7 +12,7 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
 from lowtide.simulation.kept_load import KeptLoad, Rules
 from lowtide.simulation.transaction_invariants import CommittedTransactions
-from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.loader import LogPlace, create_log
 from lowtide.storage.log.log import FollowerAppend, Log, LogConfig
 
 NOW_MS = SIMULATION_WALL_START_MS + 40_000
@@ -21,7 +21,14 @@ HUNG, OTHER = 7, 8
 
 def new_log() -> Log:
     return create_log(
-        MemoryFileSystem(), "/disk/t-0", LogConfig(), topic_partition=TopicPartition("t", 0), topic_id=bytes(16), now_ms=NOW_MS
+        LogPlace(
+            filesystem=MemoryFileSystem(),
+            directory="/disk/t-0",
+            config=LogConfig(),
+            topic_partition=TopicPartition("t", 0),
+            topic_id=bytes(16),
+        ),
+        now_ms=NOW_MS,
     )
 
 

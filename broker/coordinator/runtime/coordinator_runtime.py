@@ -50,7 +50,7 @@ _RECORDS_A_STEP: Final = 32
 class CoordinatorRuntime(Generic[S]):
     """The coordinators of one topic on one broker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         *,
         topic: str,

@@ -28,7 +28,7 @@ from lowtide.replication.follower import (
 )
 from lowtide.replication.partition import Partition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.loader import LogPlace, create_log
 from lowtide.storage.log.log import Log, LogConfig
 
 KEY = TopicPartition("t", 0)
@@ -46,7 +46,7 @@ def new_partition(broker_id: int, *epochs: int) -> Partition:
     """A replica with one record of each of these leader epochs."""
     filesystem = MemoryFileSystem(Random(broker_id))
     filesystem.make_directories("/d/t-0")
-    log = create_log(filesystem, "/d/t-0", CONFIG, topic_partition=KEY, topic_id=b"t" * 16, now_ms=1)
+    log = create_log(LogPlace(filesystem=filesystem, directory="/d/t-0", config=CONFIG, topic_partition=KEY, topic_id=b"t" * 16), now_ms=1)
     partition = Partition(topic_partition=KEY, topic_id=b"t" * 16, local_broker_id=broker_id, log=log)
     for offset, epoch in enumerate(epochs):
         log.append_as_follower(memoryview(stored(offset, epoch)), now_ms=1)

@@ -22,7 +22,7 @@ from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleana
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlace, CleaningReport, LogCleaning
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import FollowerAppend, LogConfig, RemovedSegment
 from lowtide.storage.log.segment_ages import SegmentAges
 
@@ -108,7 +108,10 @@ class CompactedLog:
         self.stalled: list[Callable[[], None]] = []
         self.removed: list[RemovedSegment] = []
         self.reports: list[CleaningReport] = []
-        self.log = create_log(filesystem, DIRECTORY, config, topic_partition=TopicPartition("t", 0), topic_id=bytes(16), now_ms=self.now_ms)
+        self.log = create_log(
+            LogPlace(filesystem=filesystem, directory=DIRECTORY, config=config, topic_partition=TopicPartition("t", 0), topic_id=bytes(16)),
+            now_ms=self.now_ms,
+        )
         self.cleaned_to: int | None = None
 
     # ------------------------------------------------------------------ the log
@@ -144,16 +147,20 @@ class CompactedLog:
         self.worker.close()
         self.committer.waiting.clear()
         self.log = load_log(
-            self.filesystem,
-            DIRECTORY,
-            self.config,
-            topic_partition=TopicPartition("t", 0),
-            topic_id=bytes(16),
-            recovery_point=before.recovery_point,
-            log_start_offset=before.log_start_offset,
-            clean=clean,
+            LogPlace(
+                filesystem=self.filesystem,
+                directory=DIRECTORY,
+                config=self.config,
+                topic_partition=TopicPartition("t", 0),
+                topic_id=bytes(16),
+            ),
+            KnownLog(
+                recovery_point=before.recovery_point,
+                log_start_offset=before.log_start_offset,
+                clean=clean,
+                high_watermark=before.high_watermark if high_watermark is None else high_watermark,
+            ),
             now_ms=self.now_ms,
-            high_watermark=before.high_watermark if high_watermark is None else high_watermark,
         )
         self.log.swaps.cleaned_to = self.cleaned_to
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, Operation
-from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.loader import LogPlace, create_log
 
 from .compacting import CONFIG, NOW_MS
 from .test_log_cleaning import contents_on_the_way, filled
@@ -64,7 +64,14 @@ def test_a_log_that_leaves_at_any_step_is_no_broken_disk() -> None:
         left, log.log = (
             log.log,
             create_log(
-                MemoryFileSystem(), "/other", CONFIG, topic_partition=log.log.topic_partition, topic_id=b"another topic id", now_ms=NOW_MS
+                LogPlace(
+                    filesystem=MemoryFileSystem(),
+                    directory="/other",
+                    config=CONFIG,
+                    topic_partition=log.log.topic_partition,
+                    topic_id=b"another topic id",
+                ),
+                now_ms=NOW_MS,
             ),
         )
         log.filesystem.rename(left.directory, f"{left.directory}.gone-delete")

@@ -15,7 +15,7 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import log_recovery as recovery
-from lowtide.storage.log.loader import LoadReport, create_log, load_log
+from lowtide.storage.log.loader import KnownLog, LoadReport, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log.segment import offset_name
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
@@ -23,7 +23,7 @@ from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, valid
 NOW_MS = 1_700_000_000_000
 FOLDER = "/disk/t-0"
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
-IDENTITY: dict[str, Any] = {"topic_partition": TopicPartition("t", 0), "topic_id": bytes(16), "now_ms": NOW_MS}
+IDENTITY: dict[str, Any] = {"topic_partition": TopicPartition("t", 0), "topic_id": bytes(16)}
 
 
 def append(log: Log, count: int = 1, size: int = 100, *, leader_epoch: int = 0, **keywords: Any) -> None:
@@ -46,7 +46,7 @@ def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
 def log_with(batches: int = 10, *, clean: bool = True, config: LogConfig = CONFIG) -> MemoryFileSystem:
     """A folder with `batches` batches of two records and one producer, leader epochs 0 and 1, three batches a segment."""
     filesystem = MemoryFileSystem()
-    log = create_log(filesystem, FOLDER, config, **IDENTITY)
+    log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY), now_ms=NOW_MS)
     for number in range(batches):
         append(log, 2, 20, leader_epoch=number // 5, producer_id=7, producer_epoch=0, base_sequence=number * 2)
     carry_out(filesystem, log.close() if clean else log.flush_barrier())
@@ -64,7 +64,12 @@ def load(
     clean: bool = False,
 ) -> tuple[Log, LoadReport]:
     report, known = LoadReport(), {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to}
-    log = load_log(filesystem, FOLDER, config, **IDENTITY, **known, clean=clean, report=report)
+    log = load_log(
+        LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY),
+        KnownLog(**known, clean=clean),
+        now_ms=NOW_MS,
+        report=report,
+    )
     return log, report
 
 
@@ -156,7 +161,7 @@ def test_a_batch_larger_than_the_chunk_that_is_read_at_once_is_checked(monkeypat
     monkeypatch.setattr(recovery, "_CHUNK_BYTES", 128)
     filesystem = MemoryFileSystem()
     config = LogConfig(index_interval_bytes=100)
-    log = create_log(filesystem, FOLDER, config, **IDENTITY)
+    log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY), now_ms=NOW_MS)
     for size in (10, 500, 3, 128, 127, 129, 2000):
         append(log, size=size)
     assert offsets_of(load(filesystem, config=config)[0]) == list(range(7))
@@ -219,7 +224,7 @@ def test_a_lost_snapshot_costs_a_replay_and_no_producer(damage: str) -> None:
 def test_producers_whose_records_are_all_deleted_are_still_known_after_a_clean_stop() -> None:
     """KAFKA-7190."""
     filesystem = MemoryFileSystem()
-    log = create_log(filesystem, FOLDER, CONFIG, **IDENTITY)
+    log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=CONFIG, **IDENTITY), now_ms=NOW_MS)
     append(log, 2, producer_id=7, producer_epoch=0, base_sequence=0)
     log.roll(NOW_MS)
     append(log)
@@ -308,7 +313,11 @@ def test_an_empty_folder_becomes_a_log_at_its_start() -> None:
 
 def test_checkpoints_ahead_of_the_data_are_brought_back_to_it() -> None:
     """KAFKA-10101."""
-    log = load_log(log_with(), FOLDER, CONFIG, **IDENTITY, recovery_point=99, high_watermark=99, log_start_offset=0, clean=False)
+    log = load_log(
+        LogPlace(filesystem=log_with(), directory=FOLDER, config=CONFIG, **IDENTITY),
+        KnownLog(recovery_point=99, high_watermark=99, log_start_offset=0, clean=False),
+        now_ms=NOW_MS,
+    )
     assert (log.recovery_point, log.high_watermark, log.log_end_offset) == (20, 20, 20)
 
 

@@ -15,7 +15,7 @@ from lowtide.protocol.records import build_batch, iterate_batches, iterate_recor
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
 from lowtide.storage.log.timestamps import TimestampedOffset
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
@@ -28,16 +28,17 @@ RULES = ValidationRules(timestamp_after_max_ms=2**62)
 def new_log(
     config: LogConfig | None = None, *, filesystem: MemoryFileSystem | None = None, cache: SegmentCache | None = None, log_start: int = 0
 ) -> Log:
-    filesystem = filesystem or MemoryFileSystem()
     return create_log(
-        filesystem,
-        "/disk/t-0",
-        config or LogConfig(),
-        topic_partition=TopicPartition("t", 0),
-        topic_id=bytes(16),
+        LogPlace(
+            filesystem=filesystem or MemoryFileSystem(),
+            directory="/disk/t-0",
+            config=config or LogConfig(),
+            topic_partition=TopicPartition("t", 0),
+            topic_id=bytes(16),
+            cache=cache if cache is not None else SegmentCache(),
+        ),
         now_ms=NOW_MS,
         log_start_offset=log_start,
-        cache=cache,
     )
 
 
@@ -434,10 +435,10 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(batches: list[list[int]]
     log.make_log_start_visible(log_start)
     if reopen:
         log.close()
-        log = load_log(
-            log._filesystem, log.directory, config, topic_partition=log.topic_partition, topic_id=log.topic_id,
-            recovery_point=0, log_start_offset=log_start, clean=True, now_ms=NOW_MS,
-        )  # fmt: skip
+        place = LogPlace(
+            filesystem=log._filesystem, directory=log.directory, config=config, topic_partition=log.topic_partition, topic_id=log.topic_id
+        )
+        log = load_log(place, KnownLog(recovery_point=0, log_start_offset=log_start, clean=True), now_ms=NOW_MS)
     expected = next((offset for offset in range(log_start, len(timestamps)) if timestamps[offset] >= wanted), None)
     found = log.search_timestamp(wanted)
     assert found is None or isinstance(found, TimestampedOffset)

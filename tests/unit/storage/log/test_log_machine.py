@@ -18,7 +18,7 @@ from lowtide.protocol.records import Record, build_batch, iterate_batches, itera
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FileSlice, LogConfig, RemovedSegment, SegmentCache
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
 
@@ -93,7 +93,10 @@ class LogMachine(RuleBasedStateMachine):
         self.filesystem = MemoryFileSystem(self.random)
         self.filesystem.make_directories("/disk")
         self.filesystem.sync_directory("/")
-        self.log = create_log(self.filesystem, DIRECTORY, CONFIG, topic_partition=TOPIC_PARTITION, topic_id=TOPIC_ID, now_ms=self.now_ms)
+        self.log = create_log(
+            LogPlace(filesystem=self.filesystem, directory=DIRECTORY, config=CONFIG, topic_partition=TOPIC_PARTITION, topic_id=TOPIC_ID),
+            now_ms=self.now_ms,
+        )
         if sync_first:
             self.flush()
 
@@ -286,12 +289,16 @@ class LogMachine(RuleBasedStateMachine):
             self.delete_prefix(share, send_away=True)
         else:
             self.filesystem.lives_count += 1
-            load_log(self.filesystem, DIRECTORY, CONFIG, **self._known_on_disk(), clean=False, now_ms=self.now_ms)
+            load_log(
+                LogPlace(
+                    filesystem=self.filesystem, directory=DIRECTORY, config=CONFIG, topic_partition=TOPIC_PARTITION, topic_id=TOPIC_ID
+                ),
+                KnownLog(**self._known_on_disk(), clean=False),
+                now_ms=self.now_ms,
+            )
 
     def _known_on_disk(self) -> dict[str, Any]:
         return {
-            "topic_partition": TOPIC_PARTITION,
-            "topic_id": TOPIC_ID,
             "recovery_point": self.synced_end,
             "log_start_offset": self.log_start,
         }
@@ -303,7 +310,18 @@ class LogMachine(RuleBasedStateMachine):
             assert lowest == 0
             self.filesystem.make_directories(DIRECTORY)
         cache = SegmentCache(open_max=2)
-        self.log = load_log(self.filesystem, DIRECTORY, CONFIG, **self._known_on_disk(), clean=clean, now_ms=self.now_ms, cache=cache)
+        self.log = load_log(
+            LogPlace(
+                filesystem=self.filesystem,
+                directory=DIRECTORY,
+                config=CONFIG,
+                topic_partition=TOPIC_PARTITION,
+                topic_id=TOPIC_ID,
+                cache=cache,
+            ),
+            KnownLog(**self._known_on_disk(), clean=clean),
+            now_ms=self.now_ms,
+        )
         end = self.log.log_end_offset
         assert max(lowest, self.log_start) <= end <= len(self.rows), "lost what was promised, or made something up"
         assert end == self.log_start or end == len(self.rows) or self.rows[end].batch_base == end, "half a batch was kept"

@@ -13,7 +13,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import FailureKind, StorageError
 from lowtide.storage.log.file_slice import FileSlice
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
 from lowtide.storage.log.open_files import OpenFiles
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
@@ -31,19 +31,16 @@ class Disk:
         self.cache = SegmentCache(files_max=files_max)
 
     def create(self, name: str) -> Log:
-        return create_log(self.filesystem, f"/d/{name}-0", SMALL_SEGMENTS, cache=self.cache, **_identity(name), now_ms=NOW_MS)
+        return create_log(
+            LogPlace(filesystem=self.filesystem, directory=f"/d/{name}-0", config=SMALL_SEGMENTS, cache=self.cache, **_identity(name)),
+            now_ms=NOW_MS,
+        )
 
     def load(self, name: str, *, clean: bool) -> Log:
         return load_log(
-            self.filesystem,
-            f"/d/{name}-0",
-            SMALL_SEGMENTS,
-            **_identity(name),
-            recovery_point=0,
-            log_start_offset=0,
-            clean=clean,
+            LogPlace(filesystem=self.filesystem, directory=f"/d/{name}-0", config=SMALL_SEGMENTS, **_identity(name), cache=self.cache),
+            KnownLog(recovery_point=0, log_start_offset=0, clean=clean),
             now_ms=NOW_MS,
-            cache=self.cache,
         )
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.loader import LogPlace, create_log
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention_explain import explain
 from lowtide.storage.log.retention_plan import Reason, RetentionOffsets, plan_retention
@@ -40,7 +40,10 @@ class World:
         self.ages = SegmentAges(self.filesystem)
         config = LogConfig(segment_bytes=SEGMENT_BYTES)
         self.log = create_log(
-            self.filesystem, "/disk/t-0", config, topic_partition=TopicPartition("t", 0), topic_id=bytes(16), now_ms=self.now_ms
+            LogPlace(
+                filesystem=self.filesystem, directory="/disk/t-0", config=config, topic_partition=TopicPartition("t", 0), topic_id=bytes(16)
+            ),
+            now_ms=self.now_ms,
         )
         self.by_append_time = by_append_time
         self.rules = ValidationRules(timestamp_after_max_ms=2**62, timestamp_type="log_append" if by_append_time else "create")

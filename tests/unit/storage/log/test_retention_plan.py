@@ -14,7 +14,7 @@ from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.loader import LogPlace, create_log
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention_plan import NOTHING_GOES, Deletion, Reason, RetentionOffsets, RetentionPlan, plan_retention
 from lowtide.storage.log.segment import Segment
@@ -278,7 +278,12 @@ def test_what_a_segment_is_from_is_read_without_keeping_it_in_memory() -> None:
     """After a start nothing is known of closed segments; with timestamps of -1 the file's time is asked."""
     filesystem = MemoryFileSystem()
     ages = SegmentAges(filesystem)
-    log = create_log(filesystem, "/disk/t-0", LogConfig(), topic_partition=TopicPartition("t", 0), topic_id=bytes(16), now_ms=NOW_MS)
+    log = create_log(
+        LogPlace(
+            filesystem=filesystem, directory="/disk/t-0", config=LogConfig(), topic_partition=TopicPartition("t", 0), topic_id=bytes(16)
+        ),
+        now_ms=NOW_MS,
+    )
     content = build_batch([(5, None, b"v", ()), (9, None, b"v", ()), (7, None, b"v", ())])
     rules = ValidationRules(timestamp_after_max_ms=2**62)
     validated = validate_produce(memoryview(content), rules, NOW_MS)

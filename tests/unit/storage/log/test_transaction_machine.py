@@ -18,7 +18,7 @@ from lowtide.protocol.records import build_batch, iterate_batches, iterate_recor
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import create_log, load_log
+from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
 from lowtide.storage.log.markers import make_marker
 from lowtide.storage.log.open_transactions import CompletedTransaction
@@ -106,7 +106,10 @@ class TransactionMachine(RuleBasedStateMachine):
         self.filesystem = MemoryFileSystem(self.random)
         self.filesystem.make_directories("/disk")
         self.filesystem.sync_directory("/")
-        self.log = create_log(self.filesystem, DIRECTORY, CONFIG, topic_partition=TOPIC_PARTITION, topic_id=bytes(16), now_ms=NOW_MS)
+        self.log = create_log(
+            LogPlace(filesystem=self.filesystem, directory=DIRECTORY, config=CONFIG, topic_partition=TOPIC_PARTITION, topic_id=bytes(16)),
+            now_ms=NOW_MS,
+        )
         self.filesystem.sync_directory("/disk")
         self.filesystem.sync_directory(DIRECTORY)
 
@@ -216,17 +219,16 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def _load(self, *, clean: bool) -> None:
         self.log = load_log(
-            self.filesystem,
-            DIRECTORY,
-            CONFIG,
-            topic_partition=TOPIC_PARTITION,
-            topic_id=bytes(16),
-            recovery_point=self.synced_end,
-            log_start_offset=self.log_start,
-            high_watermark=self.high_watermark,
-            clean=clean,
+            LogPlace(
+                filesystem=self.filesystem,
+                directory=DIRECTORY,
+                config=CONFIG,
+                topic_partition=TOPIC_PARTITION,
+                topic_id=bytes(16),
+                cache=SegmentCache(open_max=2),
+            ),
+            KnownLog(recovery_point=self.synced_end, log_start_offset=self.log_start, high_watermark=self.high_watermark, clean=clean),
             now_ms=NOW_MS,
-            cache=SegmentCache(open_max=2),
         )
         self._forget()
         self.flush()
@@ -284,11 +286,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def copy_to_a_follower(self, power: bool) -> None:
         filesystem = MemoryFileSystem(self.random)
         follower = create_log(
-            filesystem,
-            DIRECTORY,
-            CONFIG,
-            topic_partition=TOPIC_PARTITION,
-            topic_id=bytes(16),
+            LogPlace(filesystem=filesystem, directory=DIRECTORY, config=CONFIG, topic_partition=TOPIC_PARTITION, topic_id=bytes(16)),
             now_ms=NOW_MS,
             log_start_offset=self.log_start,
         )
