@@ -198,6 +198,17 @@ def test_a_broker_answers_a_version_of_api_versions_that_it_does_not_know_in_the
     assert (answer.error_code, answer.api_keys[0].max_version) == (ErrorCode.UNSUPPORTED_VERSION, 2)
 
 
+def test_an_answer_to_api_versions_is_read_in_the_version_that_was_asked_and_may_be_cut_short():
+    message = ApiVersionsResponse(error_code=0, api_keys=[], finalized_features_epoch=7)
+    whole = answered(1, message, ApiKey.API_VERSIONS, 4)
+    for length in range(len(whole) - 4 + 1):
+        connection = Core("me")
+        connection.request(ApiVersionsRequest(), 4, "a")
+        answers = feed(connection, frame(whole[4 : 4 + length]))
+        assert [answer.finalized_features_epoch for _, answer in answers] == ([7] if length == len(whole) - 4 else [])
+        assert (connection.broken is None) is bool(answers)
+
+
 # ---------------------------------------------------------------------- the buffer
 def test_records_are_views_until_room_is_asked_for():
     connection = Core("me")
@@ -238,6 +249,29 @@ def test_the_buffer_grows_to_the_largest_answer_is_used_again_and_given_back():
     assert len(buffer_after(3 + core.SMALL_ANSWERS_UNTIL_SHRUNK, 5)) == RECEIVE_BYTES
 
 
+def test_a_buffer_that_just_fits_is_kept():
+    connection = Core("me")
+    connection.request(FETCH, VERSION, None)
+    buffer = connection.get_buffer().obj
+    rest = RECEIVE_BYTES - len(fetched(1, b"x" * 60_000))
+    whole = fetched(1, b"x" * (60_000 + rest))
+    assert len(whole) == RECEIVE_BYTES
+    ((_, answer),) = feed(connection, whole, piece=1000)
+    assert records_of(answer).obj is buffer
+
+
+@pytest.mark.parametrize(("share", "is_kept"), [(7, True), (9, False)])
+def test_answers_above_an_eighth_of_a_large_buffer_keep_it(share: int, is_kept: bool):
+    connection = Core("me")
+    connection.request(FETCH, VERSION, None)
+    feed(connection, fetched(1, b"x" * 2_000_000))
+    buffer = connection.get_buffer().obj
+    for number in range(2, 2 + core.SMALL_ANSWERS_UNTIL_SHRUNK):
+        connection.request(FETCH, VERSION, None)
+        feed(connection, fetched(number, b"y" * (2_000_000 // share)))
+    assert (connection.get_buffer().obj is buffer) is is_kept
+
+
 class CountingBuffer(bytearray):
     """Counts the bytes that are moved within it."""
 
@@ -273,7 +307,18 @@ def test_a_closed_connection_gives_back_what_waits_once_and_takes_no_request():
     connection = waiting("a", "b")
     assert connection.close("enough") == ["a", "b"]
     assert connection.close("again") == []
-    assert (connection.closed, connection.refusal()) == (True, "enough")
+    assert (connection.closed, connection.refusal(), connection.waiting_count) == (True, "enough", 0)
+
+
+def test_a_session_is_answered_by_what_only_it_may_ask():
+    """Answers before it say nothing about whether the broker accepts the client."""
+    connection = waiting("a", "b")
+    feed(connection, metadata(1))
+    assert (connection.in_session, connection.has_answered) == (False, True)
+    connection.begin_session(Session(ApiVersions({}), None), 0)
+    assert (connection.in_session, connection.has_answered) == (True, False)
+    feed(connection, metadata(2))
+    assert connection.has_answered
 
 
 def test_the_oldest_answer_has_a_moment_at_which_it_is_late():
@@ -292,6 +337,7 @@ def test_the_oldest_answer_has_a_moment_at_which_it_is_late():
         (None, 1999, 1000, True),
         (None, 2000, 1000, False),
         (None, 10**9, -1, True),
+        (None, 1000, 0, False),
         (500, 1499, 1000, True),
         (500, 1500, 1000, False),
         (500, 1500, -1, False),

@@ -18,8 +18,8 @@ from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslH
 
 PLAIN = SaslSettings(mechanism="PLAIN", username="u", password="p")
 SCRAM = SaslSettings(mechanism="SCRAM-SHA-256", username="u", password="p")
+NO_TOKEN = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"")
 MECHANISMS = SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
-LOGGED_IN = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=10_000)
 
 
 def versions(but: dict[ApiKey, tuple[int, int]] | None = None) -> ApiVersionsResponse:
@@ -83,12 +83,14 @@ def test_the_chosen_version_is_in_both_ranges_and_the_highest(low: int, high: in
     assert chosen == max(both) if both else isinstance(chosen, Refused)
 
 
-def test_logging_in():
-    asked, session = play(PLAIN, versions(), MECHANISMS, LOGGED_IN)
+@pytest.mark.parametrize(("lifetime_ms", "usable_ms"), [(10_000, 8500), (0, None)])
+def test_logging_in(lifetime_ms: int, usable_ms: int | None):
+    logged_in = SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=lifetime_ms)
+    asked, session = play(PLAIN, versions(), MECHANISMS, logged_in)
     assert asked[1].request == SaslHandshakeRequest(mechanism="PLAIN")
     assert asked[2].request == SaslAuthenticateRequest(auth_bytes=b"\0u\0p")
     assert isinstance(session, Session)
-    assert session.usable_ms == 8500
+    assert session.usable_ms == usable_ms
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,12 @@ def test_logging_in():
             Refusal.AUTHENTICATION,
             "u can't log in by PLAIN: Bad password",
         ),
-        (SCRAM, [MECHANISMS, LOGGED_IN], Refusal.AUTHENTICATION, "isn't a SCRAM message"),
+        (
+            SCRAM,
+            [MECHANISMS, NO_TOKEN],
+            Refusal.AUTHENTICATION,
+            "isn't a SCRAM message",
+        ),
         (SaslSettings(mechanism="GSSAPI"), [], Refusal.AUTHENTICATION, "not supported yet"),
         (SaslSettings(mechanism="PLAIN", username="a\0b"), [MECHANISMS], Refusal.AUTHENTICATION, "zero character"),
     ],

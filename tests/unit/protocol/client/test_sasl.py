@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from lowtide.protocol.client.sasl import ITERATIONS_MAX, Event, SaslError, SaslExchange, SaslSettings, State
+from lowtide.protocol.client.sasl import ITERATIONS_MAX, TOKEN_BYTES_MAX, Event, SaslError, SaslExchange, SaslSettings, State
 
 PENCIL = SaslSettings(mechanism="SCRAM-SHA-256", username="user", password="pencil")
 
@@ -70,6 +70,9 @@ def test_scram_proves_the_password_to_who_keeps_only_its_keys(mechanism: str, na
         b"r=abcd,s=*,i=4096",
         b"m=x,r=abcd,s=c2FsdA==,i=4096",
         b"r=abcd" * 20_000,
+        b"rr=abcd,s=c2FsdA==,i=4096",
+        b"r=abcd,s=c2FsdA==,i=4096,xx=1",
+        b"r=abcd,s=c2FsdA==,i=4096,x",
     ],
 )
 def test_brokers_that_cheat_are_left(challenge: bytes):
@@ -153,3 +156,11 @@ def test_a_challenge_that_is_cut_short_is_refused(length: int):
     exchange = exchange_at(State.FIRST_SENT)
     with pytest.raises(SaslError):
         exchange.step(CHALLENGE[:length])
+
+
+def test_a_challenge_may_be_as_large_as_the_limits_and_no_larger():
+    largest = b"r=abcd,s=c2FsdA==,i=%d,x=" % ITERATIONS_MAX
+    largest += b"y" * (TOKEN_BYTES_MAX - len(largest))
+    assert exchange_at(State.FIRST_SENT).step(largest)
+    with pytest.raises(SaslError, match="a SCRAM message of 65537 bytes"):
+        exchange_at(State.FIRST_SENT).step(largest + b"y")
