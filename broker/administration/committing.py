@@ -1,6 +1,6 @@
 """From a decision of the controller to a change that this broker's image shows.
 
-Guards: what conflicts is decided anew, on a newer image; what became of a change is known, or the client is told that it isn't.
+Guards: what conflicts is decided again, on a newer image; the outcome of a change is known, or the client learns that it isn't.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_timeout(timeout_ms: int) -> Refusal | None:
 
 
 async def decide_and_commit(metadata: MetadataSession, decide: Callable[[], P | Refusal], deadline: float) -> P | Refusal:
-    """Decide, commit, and wait until the image shows it. What conflicts is decided anew, on a newer image."""
+    """Decide, commit, and wait until the image shows it. What conflicts is decided again, on a newer image."""
     for _ in range(MAX_PLANS):
         seen = metadata.image.revision
         planned = decide()

@@ -1,10 +1,10 @@
 """Changing and describing configurations: the steps between a request and a setting that is in force, or refused.
 
 A change is checked in Kafka's order, written to the metadata with a comparison against what it was decided on, and answered when this
-broker runs on it. When somebody else changed the same resource meanwhile, it is decided anew on what they left.
+broker runs on it. When another broker changed the same resource meanwhile, it is decided again on the new state.
 
 Lowtide has topics, brokers and groups to configure; a group need not be there. It keeps no settings for clients' metrics, and has no
-loggers whose level could be set: those resources are told to be empty, and each of their keys to be unknown.
+loggers whose level could be set: those resources are described as empty, and each of their keys to be unknown.
 
 Sources: KIP-226, KIP-339, KIP-848; Kafka's `ConfigAdminManager`, `ConfigurationControlManager`, `ControllerConfigurationValidator`.
 """
@@ -51,13 +51,13 @@ from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import check_topic_name
 
 ATTEMPTS: Final = 20
-"""How often a change is decided anew because another broker was faster. Of those that try at once one succeeds each time."""
+"""How often a change is decided again because another broker was faster. Of those that try at once one succeeds each time."""
 
 NEWER_IMAGE_S: Final = 5.0
 """How long a broker waits to see the change that was faster than its own."""
 
 SETTLING_S: Final = 10.0
-"""How long an answer waits for logs that take a change over. The change itself is made."""
+"""How long an answer waits for logs that take a change over. The change itself is applied."""
 
 Decide = Callable[[Mapping[str, str]], "dict[str, str] | Refusal"]
 """From what is set on a resource to what shall be."""

@@ -35,7 +35,7 @@ AUTOMATIC_MAX: Final = 200
 
 
 class CreationLimits:
-    """See the module. Used from the event loop only."""
+    """How much clients may create. Used from the event loop only."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker

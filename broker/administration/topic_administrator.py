@@ -3,8 +3,8 @@
 Decisions are the controller's; here they are committed, waited for in the image, and waited for on disk. A topic is answered as made or
 grown when its partitions can be produced to, as deleted when its name can be used again.
 
-Guards: changes of topics whose names could collide are made one after the other, each decided on an image that shows those before it; so
-of two that want the same, the second is told what it would have been told had it come later. What conflicts nevertheless is decided anew.
+Guards: changes of topics whose names could collide are applied one after the other, each decided on an image that shows those before it; so
+of two that want the same, the second gets the answer that it would have got later. What conflicts nevertheless is decided again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lowtide.replication.new_topics import BROKER_DEFAULT, MAX_REQUEST_PARTITION
 from lowtide.replication.refusal import Refusal
 
 AUTOMATIC_CREATION_TIMEOUT_MS: Final = 30_000
-"""How long a topic that nobody waits for may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
+"""How long a topic without a waiting client may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
 
 
 _QUIET: Final = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
@@ -138,7 +138,7 @@ class TopicAdministrator:
             return [too_late] * len(deletions)
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         async with AsyncExitStack() as turns:
-            # In one order for all, so that nobody waits for one who waits for him.
+            # In one order for all, so that no two wait for each other.
             for name in sorted({_unified(deletion.name or "") for deletion in deletions}):
                 if not await turns.enter_async_context(self._turn(name, deadline)):
                     return [TOO_LATE] * len(deletions)
@@ -149,7 +149,7 @@ class TopicAdministrator:
         return outcomes
 
     async def _delete_in_groups(self, deletions: Sequence[TopicDeletion], deadline: float) -> list[Refusal | None]:
-        """Decide and commit until the image shows that all are gone, or why one isn't. What conflicts is decided anew, on a newer image."""
+        """Decide and commit until the image shows that all are gone, or why one isn't. What conflicts is decided again."""
         metadata = self.broker.metadata
         left = dict(enumerate(deletions))
         refusals: dict[int, Refusal] = {}
@@ -229,9 +229,9 @@ class TopicAdministrator:
 
     @asynccontextmanager
     async def _turn(self, name: str, deadline: float) -> AsyncIterator[bool]:
-        """Wait until nobody else changes this topic, or one whose name collides with it. Gives False when the deadline passes first.
+        """Wait until no other request changes this topic, or one whose name collides with it. Gives False when the deadline passes first.
 
-        A lock is kept as long as somebody holds it or waits for it.
+        A lock is kept as long as a request holds it or waits for it.
         """
         lock = self._turns.setdefault(_unified(name), asyncio.Lock())
         try:

@@ -4,7 +4,7 @@ Behaviour: lists every API that has a handler, with the versions that it serves;
 and again.
 
 Version notes: the response header never has tagged fields (KIP-511), and an unknown version is answered in v0 by the dispatcher. From
-v3 the client's name and version must be well-formed, and it is told of features; which ones are supported only from v4 on, for some older
+v3 the client's name and version must be well-formed, and it gets the features; which ones are supported only from v4 on, for some older
 clients can't read of one that may be off (KAFKA-17492).
 
 Errors: INVALID_REQUEST for a malformed client name or version.

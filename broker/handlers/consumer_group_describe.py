@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe: v0-v1.
 
 Behaviour: state, epochs and members of groups whose partitions the broker assigns, with what each has and is to have. Groups that are named
-twice are described once. Topics that were deleted are left out. Only what can't be lost any more is told.
+twice are described once. Topics that were deleted are left out. Only what can't be lost any more is described.
 
 Version notes: v1 tells which protocol a member speaks.
 

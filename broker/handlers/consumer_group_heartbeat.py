@@ -2,7 +2,7 @@
 
 Behaviour: a member of a group whose partitions the broker assigns joins (epoch 0), goes on, and leaves (-1; -2 for a static one that will
 be back). Each answer has its epoch, and what it has to have when that is new, or when it said all of itself. A partition is given to a
-member when nobody else has it any more. A classic group of consumers becomes one of these with its first such member.
+member when no other member has it any more. A classic group of consumers becomes one of these with its first such member.
 
 Version notes: v1 has patterns of topics, and member ids that the client makes.
 

@@ -48,7 +48,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         )
 
     def checked(deletion: TopicDeletion, principal: str) -> TopicDeletion:
-        """Refused, where the client may not delete it; whether there is such a topic is told only to who may know."""
+        """Refused, where the client may not delete it; whether there is such a topic is reported only with permission to describe it."""
         name, authorizer = deletion.name, broker.authorizer
         is_known = deletion.topic is not None
         if authorizer.allows_all or authorizer.authorize(principal, Operation.DELETE, CLUSTER):

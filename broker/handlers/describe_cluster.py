@@ -1,7 +1,7 @@
 """DescribeCluster: v0-v2.
 
 Behaviour: the cluster's id, its controller and its live brokers, by the addresses of the listener that the client came by. A controller
-that isn't among these is told as -1. This is a broker's endpoint: whoever asks for controllers is told so, and so is whoever asks for
+that isn't among these is -1. This is a broker's endpoint: a request for controllers is refused with that reason, and so is one for
 something unknown.
 
 Version notes: v0 always means brokers; v1 says which kind of endpoint is meant (KIP-919). v2 may ask for fenced brokers too (KIP-1073):

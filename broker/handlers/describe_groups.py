@@ -1,7 +1,7 @@
 """DescribeGroups: v0-v6.
 
-Behaviour: state, protocol and members of classic groups. Metadata and protocol are told of a stable group only. Groups that are named
-twice are described once. A group whose partitions the broker assigns isn't one of these, whoever its members are (ConsumerGroupDescribe).
+Behaviour: state, protocol and members of classic groups. Metadata and protocol are returned for a stable group only. Groups that are named
+twice are described once. A group whose partitions the broker assigns isn't one of these, whatever its members are (ConsumerGroupDescribe).
 
 Version notes: v3 tells the operations that a client may do: all, where nothing is forbidden. v4 has static members. Of a group that
 there isn't v6 says GROUP_ID_NOT_FOUND; before it is described as Dead.

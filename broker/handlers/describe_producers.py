@@ -1,7 +1,7 @@
 """DescribeProducers: v0-v0.
 
 Behaviour: tells what each partition remembers of its producers: id, epoch, last sequence and timestamp, and the first offset of an open
-transaction. Any replica answers, not the leader only. A partition that is named twice is answered once. A long answer is made in slices;
+transaction. Any replica answers, not the leader only. A partition that is named twice is answered once. A long answer is built in slices;
 what it tells of one producer is from one moment.
 
 Errors: INVALID_TOPIC_EXCEPTION and UNKNOWN_TOPIC_OR_PARTITION for a topic, with a message; without one UNKNOWN_TOPIC_OR_PARTITION for a
@@ -75,7 +75,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     def handle(
         request: DescribeProducersRequest, _context: RequestContext
     ) -> DescribeProducersResponse | Pending[DescribeProducersResponse]:
-        # Told once each, however often they are named: a small request for one partition many times would have an answer of any size.
+        # Described once each, however often they are named: a small request for one partition many times would have an answer of any size.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -86,9 +86,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
 def _producers(partition: Partition) -> Generator[None, None, list[ProducerState]]:
     """Those that are known now, in steps; each row is from one moment."""
-    told: list[ProducerState] = []
+    described: list[ProducerState] = []
     for producer_id, entry in list(partition.log.producer_state.producers.items()):
-        told.append(
+        described.append(
             ProducerState(
                 producer_id=producer_id,
                 producer_epoch=entry.producer_epoch,
@@ -98,6 +98,6 @@ def _producers(partition: Partition) -> Generator[None, None, list[ProducerState
                 current_txn_start_offset=entry.transaction_first_offset,
             )
         )
-        if len(told) % PRODUCERS_A_STEP == 0:
+        if len(described) % PRODUCERS_A_STEP == 0:
             yield
-    return told
+    return described

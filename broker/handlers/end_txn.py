@@ -1,7 +1,7 @@
 """EndTxn: v0-v5.
 
 Behaviour: commits or aborts a producer's transaction. It is answered when that is decided for good, which is before all partitions have
-been told. The same end may be asked for again.
+received it. The same end may be asked for again.
 
 Version notes: from v5 on each transaction has an epoch of its own, and the answer has that of the next one; an abort of nothing is fine
 then (KIP-890).

@@ -249,7 +249,7 @@ def _failed(rows: Iterable[FetchPartition], error: ErrorCode) -> list[PartitionD
 
 
 def _deny(request: FetchRequest) -> FetchResponse:
-    """Somebody says that he is a replica, and may not say so. Told in each partition, as in Kafka."""
+    """The client claims to be a replica without permission. The error is in each partition, as in Kafka."""
     return _failed_throughout(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 

@@ -1,8 +1,8 @@
 """FindCoordinator: v0-v6.
 
 Behaviour: tells the broker that leads the partition of `__consumer_offsets` that a group belongs to, or of `__transaction_state` for a
-transactional id, at the address of the client's listener. The topic is made when a coordinator is first looked for; the answer then waits
-for it, where Kafka's has the client ask again. Keys that are named twice are answered twice. Many keys are looked for in slices.
+transactional id, at the address of the client's listener. The topic is created when a coordinator is first looked for; the answer then
+waits for it, where Kafka's has the client ask again. Keys that are named twice are answered twice. Many keys are looked for in slices.
 
 Version notes: v1 has key types, v4 many keys at once. v6 lets share groups be looked for, which aren't served.
 

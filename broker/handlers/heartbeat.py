@@ -1,6 +1,6 @@
 """Heartbeat: v0-v4.
 
-Behaviour: a member shows that it lives, and hears whether to join again. While its coordinator is still loading that is always fine.
+Behaviour: a member shows that it lives, and learns whether to join again. While its coordinator is still loading that is always fine.
 
 Version notes: v3 has static members.
 

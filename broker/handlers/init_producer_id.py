@@ -2,7 +2,7 @@
 
 Behaviour: hands out a producer id with epoch 0 to an idempotent producer; id and epoch that such a producer sends are ignored, as in
 Kafka. Ids come from blocks of a thousand that the metadata store gives out, and are never given twice. With a transactional id the answer
-is that id's producer with its next epoch, which fences whoever used it before; an open transaction is aborted first.
+is that id's producer with its next epoch, which fences earlier users of it; an open transaction is aborted first.
 
 Version notes: from v3 on a producer says which id and epoch it has, and is refused if it has been fenced (KIP-360).
 

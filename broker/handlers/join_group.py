@@ -2,7 +2,7 @@
 
 Behaviour: a member joins its group's rebalance, or starts one, and is answered when that is complete. An empty group waits for more members
 first (`group.initial.rebalance.delay.ms`, again while they come). Members that don't join in time are out, but for static ones. The leader
-is the member that is longest in the group, and is told all.
+is the member that is longest in the group, and receives all.
 
 Version notes: v0 has no time-out of its own for rebalances. v4 gives a member its id first, with MEMBER_ID_REQUIRED. v5 has static
 members: one that comes back under its instance id takes its place over, in a stable group without a rebalance; from v9 on it may be the

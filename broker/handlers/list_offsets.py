@@ -3,8 +3,8 @@
 Behaviour: for each partition the offset that belongs to a timestamp, or to one of the special ones: -1 latest (the last stable offset
 for read_committed), -2 earliest (the log start offset), -3 the record with the largest timestamp, -4 earliest local, -5 latest tiered,
 -6 earliest pending upload. A timestamp answers the first record at or after it; records below the log start are never an answer.
-Nothing found is offset -1 without an error. A replica is told the log end where a consumer is told the high watermark. A
-leader that was just elected may not know yet what is committed, and says so rather than tell an offset below what was told before.
+Nothing found is offset -1 without an error. A replica gets the log end where a consumer gets the high watermark. A
+leader that was just elected may not know yet what is committed, and answers an error rather than an offset below an earlier one.
 
 Version notes: -3 since v7, -4 since v8, -5 since v9, -6 since v11. Without tiered storage -4 is the log start, -5 and -6 are unknown.
 

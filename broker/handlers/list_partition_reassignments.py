@@ -1,7 +1,7 @@
 """ListPartitionReassignments: v0-v0.
 
 Behaviour: the partitions that are being given other replicas, of those asked for or of all. `replicas` has those that come and those that
-go too. What doesn't exist isn't told. The controller is asked, for others may know of a reassignment a little later.
+go too. What doesn't exist is left out. The controller is asked, because others may know of a reassignment a little later.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 

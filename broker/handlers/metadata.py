@@ -8,7 +8,7 @@ Version notes: v4 lets a client forbid creation. v10 has topic ids, v12 finds to
 later tell the operations that a client may do: all, where nothing is forbidden.
 
 A replica is offline if its broker isn't alive or can't be reached by that listener, or if its log directory has failed; a leader that is so
-is told as -1. One whose log directory is offline here isn't told to be in sync either, as in Kafka; unlike there, its leader epoch stays.
+is -1. One whose log directory is offline here isn't listed as in sync either, as in Kafka; unlike there, its leader epoch stays.
 v0 can't tell of offline replicas: it leaves out those whose brokers are gone, and says REPLICA_NOT_AVAILABLE.
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST; in a partition LEADER_NOT_AVAILABLE,
@@ -52,7 +52,7 @@ _KEPT_PARTITIONS = 100
 
 PARTITIONS_A_STEP = 50
 TOPICS_A_STEP = 100
-"""Some two tenths of a millisecond's work each; where a topic's row isn't there already, it is made in steps of its own."""
+"""Some two tenths of a millisecond's work each; where a topic's row isn't there already, it is built in steps of its own."""
 
 _AnswerKey = tuple[str, int, str | None, TopicId]
 
@@ -68,7 +68,7 @@ _AUTHORIZED_OPERATIONS_SINCE = 8
 class _RowsNow:
     """Rows of topics while the brokers and what is offline stay what they are: `valid_for`. Kept while a topic stays what it is.
 
-    An answer that is made in steps goes on with the one that it began with.
+    An answer that is built in steps goes on with the one that it began with.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
 
 
 def _rows_for(made: dict[tuple[str, int], _Rows], replicas: ReplicaManager, listener_name: str, version: int) -> _Rows:
-    """The rows for a listener and a version, which are made when they are first asked for."""
+    """The rows for a listener and a version, which are built when they are first used."""
     key = (listener_name, max(since for since in _ROWS_DIFFER_SINCE if since <= version))
     rows = made.get(key)
     if rows is None:

@@ -1,7 +1,7 @@
 """OffsetFetch: v1-v10.
 
 Behaviour: tells what groups have committed, for partitions that are asked for, or for all. What was never committed is -1 without an
-error, also in groups and topics that there aren't. Only what can't be lost any more is told: an answer waits for commits that are under
+error, also in groups and topics that there aren't. Only what can't be lost any more is returned: an answer waits for commits that are under
 way.
 
 Version notes: v2 asks for all with null topics. v7 has `require_stable`, which changes nothing while there are no transactions. v8 asks
@@ -57,7 +57,7 @@ class OffsetFetchHandler:
         self._groups = groups
 
     def handle(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
-        """Answer about every group, when all of it may be told."""
+        """Answer about every group, when all of it may be returned."""
         version = context.api_version
         wanted = request.groups if version >= _GROUPS_SINCE else [_as_group(request)]
         answers: list[OffsetFetchResponseGroup | None] = [None] * len(wanted)
@@ -180,7 +180,7 @@ def _row(number: int, value: OffsetCommitValue | None, error: ErrorCode = ErrorC
 
 
 def _failed(group: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
-    """A group that nothing can be told of; its partitions are named for v1, which has no other place for the error."""
+    """A group that can't be answered about; its partitions are named for v1, which has no other place for the error."""
     topics = [
         OffsetFetchResponseTopics(name=topic.name, partitions=[_row(number, None, error) for number in topic.partition_indexes])
         for topic in group.topics or ()

@@ -1,8 +1,8 @@
 """TxnOffsetCommit: v0-v6.
 
-Behaviour: keeps how far a group has read, as a part of a producer's transaction: it counts, and is told, when that is committed, and
+Behaviour: keeps how far a group has read, as a part of a producer's transaction: it counts, and is returned, when that is committed, and
 never when it is aborted. The transaction must have the partition that the group's offsets are kept in; its coordinator is asked. A
-member commits with its generation (KIP-447); who doesn't say that he is one may commit at any time. It is answered when it is committed
+member commits with its generation (KIP-447); a commit without a member id is accepted at any time. It is answered when it is committed
 in the log.
 
 Version notes: v2 has leader epochs and knows COORDINATOR_LOAD_IN_PROGRESS. v3 has members and generations. v4 knows

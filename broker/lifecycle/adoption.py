@@ -70,7 +70,7 @@ async def adoption_due(
 
 
 def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: str, wish: str) -> Adoption:
-    """What it means that the metadata are new. Errors: StorageError when they were in use by Lowtide, and nobody said that it's meant."""
+    """What it means that the metadata are new. Errors: StorageError when they were in use by Lowtide, and that was not confirmed."""
     names = {directory: _names(filesystem, directory) for directory in directories}
     held = [directory for directory, content in names.items() if any(parse_folder_name(name) is not None for name in content)]
     used = [directory for directory, content in names.items() if REGISTRATION_COUNTER in content]
@@ -136,7 +136,7 @@ async def finish_adoption(session: MetadataSession) -> None:
 
 
 def _names(filesystem: FileSystem, directory: str) -> list[str]:
-    """What is in a directory; nothing if it can't be listed, which is found out, and told, when it is opened."""
+    """What is in a directory; nothing if it can't be listed, which is found out, and reported, when it is opened."""
     try:
         return filesystem.listdir(directory)
     except OSError:

@@ -84,7 +84,7 @@ START_ERRORS = (StorageError, SessionError, MetadataStoreError, MetadataCorruptE
 
 
 def _ignore() -> None:
-    """Stands for a listener where nobody wants to know."""
+    """Stands for a listener that does nothing."""
 
 
 class Broker:
@@ -137,7 +137,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Where clients are told to connect."""
+        """The address for clients."""
         entry = self.config.advertised_listeners[0]
         return entry._replace(port=entry.port or self.ports.get(entry.name, 0)).address
 
@@ -344,7 +344,7 @@ class Broker:
         await self._abandon(clean=True)
 
     def hurry(self) -> None:
-        """Have a stop that is under way wait for nobody any more."""
+        """Have a stop that is under way wait for no client any more."""
         self._hurries.set()
 
     async def _leave(self, session: MetadataSession) -> None:
@@ -356,7 +356,7 @@ class Broker:
         hurrying.cancel()
 
     async def kill(self) -> None:
-        """End as a process does that is killed, as far as one that lives on can do that: nobody is told, nothing is put in order.
+        """End as a process does that is killed, as far as one that lives on can do that: no peer is informed, nothing is put in order.
 
         Connections are cut, the lease runs on until its time is over, and the next start has to recover the logs.
         """
@@ -401,7 +401,7 @@ class Broker:
             self.log.error("the logs were not stopped cleanly", error=str(error))
 
     def _advertised(self) -> tuple[Listener, ...]:
-        """Where clients are told to connect; port 0 stands for the port that was bound."""
+        """The address for clients; port 0 stands for the port that was bound."""
         return tuple(
             Listener(entry.name, entry.host, entry.port or self.ports.get(entry.name, 0), entry.protocol)
             for entry in self.config.advertised_listeners
@@ -472,7 +472,7 @@ class Broker:
             self._session.wake_controller()
 
     def _on_fence_turned(self, up: bool) -> None:  # noqa: FBT001 - the port of a callback
-        """Those who wait are told when it goes up."""
+        """Operations that wait end when it goes up."""
         if not up:
             self.log.info("this broker may act as a leader")
             return

@@ -1,7 +1,7 @@
 """A broker's place in its cluster: what it tells when it registers, how long it counts as alive, and how it leaves.
 
 A broker that stops hands its leaderships over first: it says so in the metadata, the controller moves them, and it waits for that. It waits
-for nothing that can't happen: a partition stays where nobody else is in sync, and alone in the cluster there is nobody to wait for.
+for nothing that can't happen: a partition stays where no other replica is in sync, and a single broker has nothing to wait for.
 
 Sources: KIP-631, KIP-841; Kafka's `BrokerServer.shutdown`, which waits as long.
 """

@@ -42,7 +42,7 @@ class _Shortage(msgspec.Struct):
 
 
 class DiskSpace:
-    """See the module. `on_tick` is to be called about once a second."""
+    """Watches the free space of log directories. `on_tick` is to be called about once a second."""
 
     def __init__(self, log_manager: LogManager, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any) -> None:
         self._log_manager = log_manager

@@ -18,7 +18,7 @@ TICK_S: Final = 1.0
 
 
 class DueWork:
-    """See the module. `start` once, then `stop`."""
+    """What is due each second. `start` once, then `stop`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, log_manager: LogManager, pieces: Sequence[Callable[[], object]]

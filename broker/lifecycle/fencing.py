@@ -3,10 +3,10 @@
 A broker whose metadata store is elsewhere may be given up there while it runs: it was cut off, or its process slept. From before that
 moment (`metadata/lease.py`, `FENCE_PART`), and while it can't show how young its image is, it answers NOT_LEADER_OR_FOLLOWER. This is
 asked at each answer, not by a timer: a process that slept runs on with what it was about to do. A timer there is for those who wait: they
-are told when the fence goes up.
+end when the fence goes up.
 
 Guards: no leadership of an earlier registration is resumed. After a new one the broker acts again when the metadata show all its leaders
-elected anew.
+elected again.
 
 Does not do: a broker with an embedded store of its own needs none of it: store and broker live and die together.
 """
@@ -74,13 +74,13 @@ class Fence:
         self.tell()
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Call no watcher any more."""
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()
 
     def tell(self) -> None:
-        """Look whether the fence has turned. Called by whoever knows of a reason."""
+        """Look whether the fence has turned. Called wherever there is a reason."""
         if self._loop is None:
             return
         up = self.is_up()
@@ -98,7 +98,7 @@ class Fence:
 
 
 def _nobody_listens(_up: bool) -> None:  # noqa: FBT001 - the port of a callback
-    """Stands for whoever is told."""
+    """Stands for a watcher."""
 
 
 def _leads_anew(image: MetadataImage, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:

@@ -1,8 +1,8 @@
 """What the log says of a change of the cluster: leaders elected, brokers fenced and back, partitions being moved.
 
-The controller tells, so that each is told once; what happens while there is none is told by the next one. What happens within a second
-is one line for each kind and pair of brokers, however many partitions it concerns. Elections that lose records are told besides, at once
-(`unclean_elections`).
+The controller logs them, so that each is logged once; what happens while there is none is logged by the next one. What happens within a
+second is one line for each kind and pair of brokers, however many partitions it concerns. Elections that lose records are logged besides,
+at once (`unclean_elections`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BROKER_LINES_MAX: Final = 1000
 
 
 class ImageLines:
-    """See the module. Used from the event loop only."""
+    """Log lines about changes of the metadata. Used from the event loop only."""
 
     def __init__(self, broker_id: BrokerId, log: Any) -> None:
         self._broker_id = broker_id

@@ -62,7 +62,7 @@ def configurations_of_several(
 
 
 def _ignore_failure(_broker_id: int) -> None:
-    """Stands for a listener where nobody wants to know."""
+    """Stands for a listener that does nothing."""
 
 
 def _ignore_partition() -> None:
@@ -156,7 +156,7 @@ class LocalCluster:
                 raise outcome
 
     def hurry(self) -> None:
-        """Have the stops that are under way wait for nobody any more."""
+        """Have the stops that are under way wait for no client any more."""
         for broker in self._stopping.values():
             broker.hurry()
 

@@ -1,4 +1,4 @@
-"""The log directories of a broker at its start: what its logs are made of, and without which directories it can't be.
+"""The log directories of a broker at its start: the parts of its logs, and the directories that it can't start without.
 
 What becomes of a directory that fails later is decided by `broker`; the taking and loading of them all is
 `storage/directory/directory_opening`.
@@ -49,7 +49,7 @@ def make_log_manager(config: BrokerConfig, ports: Ports, budget: DescriptorBudge
 
 
 def check_directories(log_manager: LogManager, config: BrokerConfig, *, failed: bool) -> None:
-    """Nobody is served without a log directory, nor, which is `failed`, where the metadata are in one that has failed since it was opened.
+    """Fails where no log directory is left, or, which is `failed`, the metadata are in one that has failed since it was opened.
 
     Errors: StorageError.
     """

@@ -33,7 +33,7 @@ _CLIENTS_NAMED = 3
 
 
 class LoopHealth:
-    """See the module. `start` once, then `stop`."""
+    """Measures how late the event loop is, and logs it. `start` once, then `stop`."""
 
     def __init__(
         self,
@@ -113,6 +113,6 @@ class LoopHealth:
 
 
 def _told(late: Lateness) -> dict[str, Any]:
-    told = {"lag_ms": late.lag_ms, "cpu_ms": late.cpu_ms, "blocked_ms": late.blocked_ms, "starved_ms": late.starved_ms}
-    rounded: dict[str, Any] = {name: round(value, 1) for name, value in told.items()}
+    figures = {"lag_ms": late.lag_ms, "cpu_ms": late.cpu_ms, "blocked_ms": late.blocked_ms, "starved_ms": late.starved_ms}
+    rounded: dict[str, Any] = {name: round(value, 1) for name, value in figures.items()}
     return rounded | {"full_collections": late.full_collections}

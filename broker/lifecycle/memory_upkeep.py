@@ -15,7 +15,7 @@ FREED_BYTES_MIN: Final = 16 << 20
 
 
 class MemoryUpkeep:
-    """See the module. Used from the event loop only."""
+    """Gives memory back and keeps the collector's work small. Used from the event loop only."""
 
     def __init__(self, heap: Heap | None, worker: Worker, clock: Clock) -> None:
         self._heap = heap

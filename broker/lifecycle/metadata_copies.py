@@ -145,7 +145,7 @@ class DirectoryCopy:
             self.rewrite(copy)
 
     def rewrite(self, copy: MetadataCopy) -> None:
-        """Have the worker write everything anew."""
+        """Have the worker write everything again."""
         self._newest = copy
         if self._is_rewriting:
             self._is_outdated = True

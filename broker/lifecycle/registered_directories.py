@@ -32,7 +32,7 @@ class BrokerDirectories:
     def missing_replicas(self, image: MetadataImage, unsound: Collection[str]) -> Replicas:
         """See `LogDirectories.missing_replicas`.
 
-        The only replica of a partition isn't among them: nobody else has what it lacks, and it can only be served as it is.
+        The only replica of a partition isn't among them: no other replica has what it lacks, and it can only be served as it is.
         """
         logs = self._log_manager.logs
         missing: dict[TopicId, frozenset[int]] = {}

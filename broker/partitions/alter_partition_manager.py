@@ -4,7 +4,7 @@ A proposal counts from the moment at which it is handed over. It ends when the i
 certainly not taken it. One that was sent and never answered is sent again, unchanged: its comparisons let it be made once at most, so in
 the end the store either has it or refuses it.
 
-Guards: nothing is ever decided anew on a partition's record that is known to be old; the next decision waits for a newer image.
+Guards: nothing is ever decided again on a partition's record that is known to be old; the next decision waits for a newer image.
 Source: KIP-497; Kafka's "Cached zkVersion not equal, skip updating ISR" (KAFKA-2729) is what comes of the contrary.
 """
 
@@ -50,10 +50,10 @@ class _Change:
 
 
 class IsrChanges:
-    """See the module. One for each broker."""
+    """Proposes changes of ISRs. One for each broker."""
 
     def __init__(self, session: MetadataSession, spawn: Spawn, log: Any, on_withdrawn: Callable[[Partition], None]) -> None:
-        """`on_withdrawn` is told of a partition whose proposal doesn't count any more: its high watermark may be free to rise."""
+        """`on_withdrawn` is called with a partition whose proposal doesn't count any more: its high watermark may be free to rise."""
         self.shrinks = self.expands = self.failures = 0
         """Changes that were made and left members out, or took some in; and changes that the store didn't take."""
         self._session = session
@@ -117,7 +117,7 @@ class IsrChanges:
                     answered = await self._write([change]) and answered
             return answered
         except _NOT_MADE as error:
-            if self._session.broker_epoch:  # Else that there is no registration is told elsewhere, and a stop is no fault.
+            if self._session.broker_epoch:  # A missing registration is logged elsewhere, and a stop is no fault.
                 self._log.warning("ISRs could not be changed", partitions=len(batch), error=str(error))
             for change in batch:
                 self._withdraw(change, conflicted=False)

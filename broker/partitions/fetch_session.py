@@ -5,7 +5,7 @@ no session has been idle for long enough, a new one is declined with session id 
 takes the place of a client's.
 
 A session knows which of its partitions have changed: it watches them, from one request to the next, and a fetch visits only those and
-what the request names. A partition is left alone when its reader has been told all there is, and has nothing to read.
+what the request names. A partition is left alone when its reader has received all there is, and has nothing to read.
 
 Pure: time and randomness are passed in. Observed on Kafka 4.3.1: after a wrong epoch a session lives on; one that forgets its last
 partition is closed; sessions outlive connections.
@@ -66,7 +66,7 @@ class WaitingFetch(Protocol):
 
 
 class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
-    """One partition that a client fetches, and what it was told of it last.
+    """One partition that a client fetches, and what was last sent about it.
 
     `log_start_offset` is a follower's own one. In a session it watches the partition that it was found to be. `at_end`: the last read found
     that there was nothing more to read, whatever its limits.
@@ -104,14 +104,14 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         )
 
     def watch(self, partition: Partition) -> None:
-        """Hear of every change of the partition from now on."""
+        """Watch every change of the partition from now on."""
         if self.watched is not partition:
             self.unwatch()
             self.watched = partition
             partition.watchers[self] = None
 
     def unwatch(self) -> None:
-        """Hear of nothing more; what is known of a follower goes on without its session."""
+        """Watch nothing more; what is known of a follower goes on without its session."""
         if self.watched is not None:
             self.watched.watchers.pop(self, None)
             self.watched = None
@@ -125,7 +125,7 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
             self.session.on_changed(self, change)
 
     def tell(self, answer: PartitionData) -> None:
-        """Remember what the client now knows. After an error it is told again."""
+        """Remember what the client now knows. After an error it is sent again."""
         failed = answer.error_code != ErrorCode.NONE
         self.told_high_watermark = -1 if failed else answer.high_watermark
         self.told_log_start_offset = -1 if failed else answer.log_start_offset
@@ -191,7 +191,7 @@ class FetchSession:
             self.waiting.look()
 
     def on_answered(self, target: FetchTarget, answer: PartitionData) -> None:
-        """The client is told this. Leave the partition alone if there is nothing more until it changes."""
+        """The client gets this. Leave the partition alone if there is nothing more until it changes."""
         if len(answer.records or b"") > 0:
             if self.changed.pop(target, self) is None:
                 self.changed[target] = None
@@ -234,7 +234,7 @@ class FetchSession:
             target.session = None
 
     def close(self) -> None:
-        """Nobody will use it again."""
+        """It will not be used again."""
         if self.waiting is not None:
             self.waiting.wake()
         for target in self.targets.values():
@@ -367,7 +367,7 @@ class FetchSessionCache:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         session.epoch = 1 if session.epoch == _MAXIMUM_EPOCH else session.epoch + 1
         if session.waiting is not None:
-            session.waiting.wake()  # From now on the session hears for the new request.
+            session.waiting.wake()  # From now on the session watches for the new request.
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
         return session
@@ -379,7 +379,7 @@ class FetchSessionCache:
             return FetchPlan()
         too_many = self._cached_partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0
         if len(session.targets) > before and too_many:
-            # Its client begins anew, and is then told that there is no session for so much.
+            # Its client starts over, and then learns that there is no session for so much.
             self._close(session.session_id)
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchPlan(targets=list(session.changed), session=session, session_id=session.session_id, incremental=True)

@@ -1,4 +1,4 @@
-"""The partitions that this broker follows, by their leaders; who fetches them is told what becomes of each.
+"""The partitions that this broker follows, by their leaders; the fetchers learn what becomes of each.
 
 Decisions are in `replication/`; the fetching is `replica_fetchers`.
 """
@@ -21,12 +21,12 @@ class FollowerAssignments(Protocol):
         ...
 
     def unassign(self, key: TopicPartition) -> None:
-        """This broker leads the partition, or nobody does, or it isn't here any more. Also for one that was never assigned."""
+        """This broker leads the partition, or no broker does, or it isn't here any more. Also for one that was never assigned."""
         ...
 
 
 class FollowedPartitions:
-    """See the module. Part of the replica manager."""
+    """The followed partitions. Part of the replica manager."""
 
     def __init__(self) -> None:
         self.fetchers: FollowerAssignments | None = None

@@ -20,7 +20,7 @@ _PARTITIONS_NAMED: Final = 5
 
 
 class HostedLogs:
-    """See the module. Part of the replica manager."""
+    """The logs of the partitions that are here. Part of the replica manager."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class HostedLogs:
         """Logs in the way of others that couldn't be set aside: nothing is created under their names before the next start."""
         self._without_room: set[str] = set()
         self._failed: dict[TopicPartition, StorageError] = {}
-        """Logs that could not be made, and of which nobody was told yet."""
+        """Logs that could not be created, and were not reported yet."""
 
     @property
     def leaving(self) -> bool:
@@ -53,14 +53,14 @@ class HostedLogs:
         return bool(self._leaving)
 
     def expect(self, here: list[tuple[TopicPartition, TopicId]]) -> None:
-        """Before any log is asked for: these were here before, and aren't made anew where they may be in a directory that failed."""
+        """Before any log is asked for: these were here before, and aren't created again where they may be in a directory that failed."""
         offline = self._log_manager.expect(here)
         if offline:
             lost = list(self._log_manager.lost_directories)
             self._log.error("partitions are offline with their log directories", partitions=len(offline), missing_directories=lost)
 
     def open(self, key: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log | None:
-        """The log of a partition, which is made where there is none; None when its directory can't be written, or its name isn't free."""
+        """The log of a partition, created where there is none; None when its directory can't be written, or its name isn't free."""
         log = self._log_manager.logs.get(key)
         if log is not None and log.topic_id != topic_id:
             self.remove({key: log.topic_id})
@@ -82,7 +82,7 @@ class HostedLogs:
             if key in self.offline:
                 self.offline -= {key}
         if log.offline and key not in self.offline:
-            self.offline |= {key}  # Its directory has failed before its partition was here to be told so.
+            self.offline |= {key}  # Its directory has failed before its partition was here.
         return log
 
     def tell_failed(self) -> None:

@@ -42,7 +42,7 @@ async def ask_ranges(
 ) -> dict[TopicPartition, LeaderRange | ErrorCode]:
     """The leader's log start and log end by partition; a partition that it didn't answer is missing. Errors: PeerError.
 
-    A replica (`broker_id` is ours) is told the log end, a consumer only the high watermark.
+    A replica (`broker_id` is ours) gets the log end, a consumer only the high watermark.
     """
     ends = await _list_offsets(client, broker_id, asked, LATEST, timeout_ms)
     starts = await _list_offsets(client, broker_id, asked, EARLIEST, timeout_ms)

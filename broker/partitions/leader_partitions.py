@@ -1,7 +1,7 @@
 """The partitions with several replicas that this broker leads: what follows from a fetch, an image or the passing of time.
 
-Whatever may raise a high watermark or a low watermark, or change an ISR, comes by here, and whoever waits for it is woken (rule DR4).
-There is one timer that looks for followers that have become slow, for that is an event that nobody sends; and one for parked deletes,
+Whatever may raise a high watermark or a low watermark, or change an ISR, comes by here, and operations that wait for it are woken (rule
+DR4). There is one timer that looks for followers that have become slow, because no message says so; and one for parked deletes,
 which is exact. A broker that was paused itself changes no ISR before its followers, whose fetches wait to be read, had a moment to speak.
 
 Decisions are in `replication/`; the ISR is written by `alter_partition_manager`.
@@ -38,7 +38,7 @@ class IsrWriter(Protocol):
     """Who writes changes of ISRs to the metadata store."""
 
     def submit(self, partition: Partition, leadership: Leadership, proposal: IsrProposal) -> None:
-        """Write what was just proposed; the leadership is told what becomes of it."""
+        """Write what was just proposed; the leadership gets the outcome."""
         ...
 
 
@@ -62,7 +62,7 @@ class WaitingReplicas(Protocol):
 
 
 class LedPartitions:
-    """See the module. Part of the replica manager."""
+    """The partitions that this broker leads. Part of the replica manager."""
 
     def __init__(self, replicas: WaitingReplicas, clock: Clock, loop: asyncio.AbstractEventLoop, *, lag_time_max_ms: int) -> None:
         """`lag_time_max_ms` is `replica.lag.time.max.ms`."""
@@ -91,7 +91,7 @@ class LedPartitions:
 
     # ------------------------------------------------------------------ leaderships
     def on_become(self, partition: Partition, *, changed: bool) -> None:
-        """The metadata have told a partition something new; `changed`: its leader or leader epoch."""
+        """The metadata have something new about a partition; `changed`: its leader or leader epoch."""
         leadership = partition.leadership
         key = partition.topic_partition
         if leadership is None:
@@ -126,7 +126,7 @@ class LedPartitions:
         return list(self.by_follower.get(broker_id, {}).values())
 
     def on_broker_changed(self, partition: Partition, broker_id: BrokerId) -> None:
-        """A follower's broker came, went, registered anew, wants to stop, or lost a directory."""
+        """A follower's broker came, went, registered again, wants to stop, or lost a directory."""
         image, leadership = self._replicas.image, partition.leadership
         if leadership is not None and image is not None:
             if leadership.follow_broker(broker_id, image):
@@ -237,7 +237,7 @@ class LedPartitions:
         return min(max(self.lag_time_max_ms // LOOK_PART, LOOK_MS_MIN), LOOK_MS_MAX)
 
     def _was_paused(self, now_ms: int) -> bool:
-        """Whether the look is overdue by as much as followers may be silent for, nearly: it is we who weren't there to hear them."""
+        """Whether the look is overdue by as much as followers may be silent for, nearly: then this broker was away, not they."""
         return self._look_timer is not None and now_ms - self._look_due_ms > self.lag_time_max_ms // 2
 
     def _look(self) -> None:

@@ -57,7 +57,7 @@ UNREGISTERED_PAUSE_MS: Final = 100
 """How long it waits while this broker is fenced, or the leader isn't there."""
 
 WARNING_INTERVAL_MS: Final = 60_000
-"""A replica that isn't fetched is told of so often."""
+"""So often a replica that isn't fetched is logged."""
 
 _SESSION_RETRIES: Final = 3
 """Sessions that are refused in a row before it rests."""
@@ -79,13 +79,13 @@ class FetcherParts(msgspec.Struct, frozen=True, kw_only=True):
     throttle: ReplicationThrottle
     """Of what is fetched by all of them together."""
     on_settled: Callable[[TopicPartition], None]
-    """Told when a log waits for the disk no more, whoever follows it now."""
+    """Called when a log waits for the disk no more, whichever fetcher has it now."""
     on_idle: Callable[[ReplicaFetcher], None]
-    """Told when nothing is followed any more, and the task is about to end."""
+    """Called when nothing is followed any more, and the task is about to end."""
 
 
 class ReplicaFetcher:
-    """See the module."""
+    """Fetches from one leader."""
 
     def __init__(self, leader_id: BrokerId, parts: FetcherParts, *, version: int) -> None:
         self.leader_id = leader_id
@@ -128,11 +128,11 @@ class ReplicaFetcher:
         self._wake.set()
 
     def on_leader_changed(self) -> None:
-        """The leader may have registered anew. What was asked of its former life is not waited for: a dead machine refuses nothing."""
+        """The leader may have registered again. What was asked of its former life is not waited for: a dead machine refuses nothing."""
         leader = self._parts.session.image.brokers.get(self.leader_id)
         if self._connected is not None and leader is not None and leader.epoch != self._connected[1]:
             self._is_anew = True
-            self._connected[0].disconnect("it has registered anew")
+            self._connected[0].disconnect("it has registered again")
             self._connected = None
         self._wake.set()
 
@@ -332,7 +332,7 @@ class ReplicaFetcher:
         self.plan.wait_for_disk(following)
         log = following.log
         self._parts.truncations.tell(
-            "log begins anew where its leader's does",
+            "log starts over where its leader's does",
             partition=str(following.key),
             leader=self.leader_id,
             leader_epoch=following.leader_epoch,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaFetchers:
-    """See the module. Implements `FollowerAssignments` of `followed_partitions`."""
+    """The fetchers of all leaders. Implements `FollowerAssignments` of `followed_partitions`."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,
@@ -106,7 +106,7 @@ class ReplicaFetchers:
         for key in list(self._leaders):
             self.unassign(key)
 
-    # ------------------------------------------------------------------ what is told of it
+    # ------------------------------------------------------------------ what is reported of it
     def followed(self) -> Iterator[Following]:
         """All partitions that are followed, with their lag."""
         for fetcher in self._by_leader.values():
@@ -130,7 +130,7 @@ class ReplicaFetchers:
         while True:
             try:
                 await fetcher.run()
-            except Exception as error:  # noqa: BLE001 - told with its traceback
+            except Exception as error:  # noqa: BLE001 - logged with its traceback
                 self._log.error("replica fetcher failed", leader=fetcher.leader_id, exc_info=error)
                 fetcher.plan.begin_anew()
                 await asyncio.sleep(self._parts.limits().backoff_ms / 1000)

@@ -1,6 +1,6 @@
 """The partitions that this broker hosts: finds them, carries out what their decisions ask for, and wakes who waits.
 
-Metadata changes come in as images. What they ask for on disk (a thousand new logs, say) is done in slices, so that nobody else
+Metadata changes come in as images. What they ask for on disk (a thousand new logs, say) is done in slices, so that no client
 waits for it; `settled` tells when all of it is done. The paths of requests are plain functions: nothing can happen between a check
 and the write that relies on it, except where a delete waits for the disk, after which everything is checked again.
 
@@ -65,7 +65,7 @@ class Registered(Protocol):
 
 
 class ReplicaManager:
-    """See the module."""
+    """The partitions of a broker."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,
@@ -80,7 +80,7 @@ class ReplicaManager:
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
         on_partition_made: Callable[[], None] = lambda: None,
     ) -> None:
-        """`log_config` gives the effective configuration of a topic's logs; `on_partition_made` is told of each partition hosted anew."""
+        """`log_config` gives the effective configuration of a topic's logs; `on_partition_made` is called with each new partition."""
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.hosted_logs = HostedLogs(log_manager, log, on_free=self._on_names_free, has_to_go=self._has_to_go)
@@ -93,7 +93,7 @@ class ReplicaManager:
         Not even that of the only replica: one that is added may come without it.
         """
         self.own_epoch: Callable[[], BrokerEpoch] | None = None
-        """Our registration, 0 for none; None where nobody registers. What was won under another one is not led (rule DR8)."""
+        """Our registration, 0 for none; None where brokers don't register. What was won under another one is not led (rule DR8)."""
         self.is_fenced: Callable[[], bool] | None = None
         """Whether this broker must not act as a leader now; None for one that always may."""
         self._fence: Fence | None = None
@@ -109,7 +109,7 @@ class ReplicaManager:
         self.follower_fetches = queue()
         """Followers' fetches, by log end."""
         self.session_fetches = queue()
-        """Fetches of sessions, which hear of changes through the session."""
+        """Fetches of sessions, which see changes through the session."""
         self.flushes = queue()
         """Produce requests that wait for our disk, by recovery point."""
         self.commits = queue()
@@ -172,7 +172,7 @@ class ReplicaManager:
         return broker is not None and broker.epoch == broker_epoch
 
     def may_be_registered(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
-        """Whether another broker's registration may be in force; one that isn't told may be."""
+        """Whether another broker's registration may be in force; one that isn't given may be."""
         if self.image is None:
             return False
         return broker_epoch == UNKNOWN_BROKER_EPOCH or may_be_registered(broker_id, broker_epoch, self.image)
@@ -227,7 +227,7 @@ class ReplicaManager:
         self.fetches.advance(partition.topic_partition, partition.log.high_watermark)
 
     def flush(self, partition: Partition) -> None:
-        """Begin to make a partition's log durable; `flushes` hear of it."""
+        """Begin to make a partition's log durable; `flushes` gets the outcome."""
         self._log_manager.flush(partition.log)
 
     def on_read_failed(self, partition: Partition, error: StorageError) -> None:
@@ -310,7 +310,7 @@ class ReplicaManager:
             self.on_image(self.image, self.image.topics.values(), [])
 
     def expect(self, image: MetadataImage) -> None:
-        """Before the first image: what it says is here was here before, and isn't made anew where it may be in a directory that failed."""
+        """Before the first image: its partitions were here before, and aren't created again where they may be in a directory that failed."""
         here = [
             (TopicPartition(topic.name, index), topic.topic_id)
             for topic in image.topics.values()
@@ -335,14 +335,14 @@ class ReplicaManager:
         self._host_again(*self.hosted_logs.take_without_room())
 
     def on_directory_failed(self, logs: Iterable[Log]) -> None:
-        """A log directory went offline: whoever waits for its partitions is told."""
+        """A log directory went offline: operations that wait for its partitions end."""
         logs = list(logs)
         self.hosted_logs.add_offline(log.topic_partition for log in logs if log.topic_partition in self.partitions)
         for log in logs:
             self._release(log.topic_partition)
 
     def on_fenced(self) -> None:
-        """This broker must not act any more: whoever waits is told."""
+        """This broker must not act any more: operations that wait end."""
         for topic, partition in self.partitions:
             self._release(TopicPartition(topic, partition))
 
@@ -393,13 +393,13 @@ class ReplicaManager:
             self.followed.on_leader_changed(partition, self.image)
 
     def _config_of(self, topic: TopicImage) -> LogConfig:
-        """The configuration of a topic's logs, which is made once for all of its partitions that are worked on in turn."""
+        """The configuration of a topic's logs, which is built once for all of its partitions that are worked on in turn."""
         if self._configured[0] is not topic:
             self._configured = (topic, self._log_config(topic))
         return self._configured[1]
 
     def _open(self, key: TopicPartition, topic: TopicImage, config: LogConfig) -> Partition | None:
-        """The partition over its log, which is made where there is none; None when its directory cannot be written."""
+        """The partition over its log, which is created where there is none; None when its directory cannot be written."""
         log = self.hosted_logs.open(key, topic.topic_id, config)
         if log is None:
             return None
@@ -451,7 +451,7 @@ class ReplicaManager:
         )
 
     def _release(self, key: TopicPartition) -> None:
-        """Something happened to a partition that whoever waits for it must hear of."""
+        """Something happened to a partition that operations waiting for it must see."""
         partition = self.partitions.get(key)
         if partition is not None:
             partition.tell(PartitionChange.ROLE)
@@ -469,7 +469,7 @@ class ReplicaManager:
         self._tell_settled()
 
     def _host_again(self, *names: str) -> None:
-        """Topics whose names were taken by logs on their way out may have been made anew since."""
+        """Topics whose names were taken by logs on their way out may have been created again since."""
         if self.image is not None:
             self.on_image(self.image, [self.image.topics[name] for name in names if name in self.image.topics], [])
 

@@ -1,6 +1,6 @@
 """How replication goes on this broker, in one place: for metrics, and once a minute for the operator, if it doesn't go well.
 
-Counted when somebody asks, over the partitions that are here, so nothing is spent on it while requests are served. Words are those of
+Counted on demand, over the partitions that are here, so nothing is spent on it while requests are served. Words are those of
 Kafka's metrics (`UnderReplicatedPartitions`, `OfflinePartitionsCount`, `IsrShrinksPerSec`, `MaxLag`, `PurgatorySize`).
 """
 
@@ -33,7 +33,7 @@ class ReplicationSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     offline_replicas: int = 0
     """Replicas of this broker that it can't serve: their log directory failed, or their log could not be loaded."""
     offline_partitions: int | None = None
-    """Partitions of the cluster that nobody leads; only the controller counts them, None elsewhere."""
+    """Partitions of the cluster without a leader; only the controller counts them, None elsewhere."""
     isr_shrinks_total: int = 0
     isr_expands_total: int = 0
     isr_failures_total: int = 0
@@ -54,12 +54,12 @@ class ReplicationSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_well(self) -> bool:
-        """Whether an operator need not look: a lag alone is none of his business as long as everybody is in sync."""
+        """Whether an operator need not look: a lag alone needs no attention as long as all replicas are in sync."""
         return not (self.under_replicated_partitions or self.under_min_isr_partitions or self.offline_replicas or self.offline_partitions)
 
 
 class ReplicationHealth:
-    """See the module."""
+    """How well the partitions of a broker are replicated."""
 
     def __init__(
         self, replicas: ReplicaManager, fetchers: ReplicaFetchers, isr_changes: IsrChanges, is_controller: Callable[[], bool], log: Any

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ReplicationThrottle:
-    """See the module."""
+    """The throttles of replication, of both sides."""
 
     __slots__ = ("_broker_id", "_clock", "_configs", "_image", "_rate_key", "_replicas_key", "quota")
 

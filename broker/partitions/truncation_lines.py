@@ -9,7 +9,7 @@ import asyncio
 from typing import Any, Final
 
 TOLD_ONE_BY_ONE: Final = 20
-"""Lines in a period. What is left out is told by its number when the period is over."""
+"""Lines in a period. What is left out is logged by its number when the period is over."""
 
 PERIOD_MS: Final = 1_000
 
@@ -24,7 +24,7 @@ class TruncationLines:
         self._told = self._left_out = self._lossy_left_out = 0
 
     def tell(self, event: str, *, is_lossy: bool = False, **values: object) -> None:
-        """Say that a log is cut, or begins anew. `is_lossy`: what was committed goes with it, which is a warning."""
+        """Log that a log is cut, or starts over. `is_lossy`: what was committed goes with it, which is a warning."""
         if not self._told:
             asyncio.get_running_loop().call_later(PERIOD_MS / 1000, self._end_period)
         if self._told < TOLD_ONE_BY_ONE:
@@ -39,4 +39,4 @@ class TruncationLines:
         self._told = self._left_out = self._lossy_left_out = 0
         if left_out:
             tell = self._log.warning if lossy else self._log.info
-            tell("more logs are truncated, or begin anew", logs=left_out, below_their_high_watermark=lossy)
+            tell("more logs are truncated, or start over", logs=left_out, below_their_high_watermark=lossy)

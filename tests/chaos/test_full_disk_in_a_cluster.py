@@ -200,7 +200,7 @@ async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(tmp_
         assert (await cluster.delete(1, TOPIC, end)).error_code == ErrorCode.NONE, cluster.tail()
 
         async def begins_again() -> bool:
-            return any(line.get("event") == "log begins anew where its leader's does" for line in cluster.brokers[3].lines)
+            return any(line.get("event") == "log starts over where its leader's does" for line in cluster.brokers[3].lines)
 
         await cluster.until("broker 3 empties its log", begins_again)
         cluster.check_no_faults()

@@ -1,4 +1,4 @@
-"""Somebody in this process waits until what was appended is committed: coordinators, whose records are their state, and markers.
+"""Waiting within this process until what was appended is committed: coordinators, whose records are their state, and markers.
 
 Where a flush is due (`flush.messages`), which Kafka carries out in the append itself, it is waited for as well, after the high watermark:
 that doesn't wait for the leader's own disk.

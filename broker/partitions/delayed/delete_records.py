@@ -5,7 +5,7 @@ ends when every row's own log start is durable, and is all that a leader-only de
 waits until its low watermark has reached the offset (rules DR3 and DR4).
 
 A row is a success only under the leader epoch and the topic id under which it was accepted (rule DR6), and only if the condition holds, at
-the deadline too. It tells the offsets of that moment; the others tell them as they are when the answer is made.
+the deadline too. It has the offsets of that moment; the others have those of the moment of the answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DeleteRow(msgspec.Struct, kw_only=True):
 
 
 class DelayedDeleteRecords(DelayedRequest):
-    """See the module."""
+    """A DeleteRecords request that waits, first for its own disk, then for its followers."""
 
     __slots__ = (
         "_clock",

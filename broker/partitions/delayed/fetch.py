@@ -1,15 +1,15 @@
 """The Fetch that waits for more.
 
 A fetch is answered at once when it has to be (`min_bytes` are there, the read met an error or a diverging epoch, a follower has a log
-start to be told, or nothing may be waited for); else it waits until one of its partitions has more: a consumer for the high watermark, a
+start to report, or nothing may be waited for); else it waits until one of its partitions has more: a consumer for the high watermark, a
 follower for the log end. Cases, after Kafka's `DelayedFetch`: A, B leadership or replica gone; C partition unknown; D directory offline;
 E leader epoch fenced (all four: the key is released, and the read finds the error); F the offset lies in an older segment than the end,
 and G enough bytes: the key is advanced, and the bytes are counted. A log start that rises does not end the wait of a consumer; the read at
 the end finds it. That of a follower it does (rule DR5).
 
-A fetch of a session waits for what the session hears; any other one watches each of its partitions.
+A fetch of a session waits for changes that the session sees; any other one watches each of its partitions.
 
-One of very many partitions is read in slices. It hears of changes from its beginning on, so that none is missed that falls between two
+One of very many partitions is read in slices. It sees changes from its beginning on, so that none is missed that falls between two
 slices: where a consumer has no session, by one of its own, which ends with the fetch.
 """
 
@@ -102,7 +102,7 @@ class DelayedFetch(DelayedRequest):
 
         What it waits for is heard of through a session, which a consumer gets for this; a follower without one waits for nothing.
 
-        `settle` is told what was read, once, and gives the deadline; `notes` as for `FetchReader.read`.
+        `settle` gets what was read, once, and gives the deadline; `notes` as for `FetchReader.read`.
         """
         is_deaf = self._session is None and self._rules.is_follower
         if is_deaf or not self._replicas.slices.take(len(self._targets)):

@@ -2,11 +2,11 @@
 
 A follower that is throttled is answered as ever, but for records (KIP-73): it asks for no bytes, or we have none to spend on it.
 
-Within one answer the offsets told of a partition are from one moment (KAFKA-7104): nothing can come between.
+Within one answer the offsets of a partition are from one moment (KAFKA-7104): nothing can come between.
 
 A follower's fetch is noted before it is read, when leader epoch, registration and range are known to be right and its log doesn't diverge:
 so it learns the high watermark that follows from it. A consumer is answered by a follower only by rule DR7; below that follower's log
-start it is told where that is, so that it need not ask anybody else.
+start the answer says where that is, so that it need not ask another broker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NODE_ENDPOINTS_SINCE: Final = 16
 _FOLLOWER_READS_SINCE: Final = 11
 
 TRUST_PART: Final = 0.8
-"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader told (rule DR7): less than until the leader gives it up."""
+"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader reported (rule DR7): shorter than the leader waits for it."""
 
 
 class FetchRules(msgspec.Struct, kw_only=True):
@@ -76,7 +76,7 @@ class FetchReader:
         own_epoch: Callable[[], BrokerEpoch] = lambda: UNKNOWN_BROKER_EPOCH,
         monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`endpoints()` gives the brokers' `NodeEndpoint`s, told with NOT_LEADER_OR_FOLLOWER (KIP-951); `own_epoch()` our registration."""
+        """`endpoints()` gives the brokers' `NodeEndpoint`s, sent with NOT_LEADER_OR_FOLLOWER (KIP-951); `own_epoch()` our registration."""
         self._replicas = replicas
         self._endpoints = endpoints
         self._own_epoch = own_epoch

@@ -22,7 +22,7 @@ from lowtide.runtime.clock import Clock
 
 
 class ProduceWait(msgspec.Struct):
-    """One appended batch: `end_offset` (exclusive) must be flushed, or committed, or both, before `answer` may be told."""
+    """One appended batch: `end_offset` (exclusive) must be flushed, or committed, or both, before `answer` may be sent."""
 
     partition: Partition
     leader_epoch: LeaderEpoch
@@ -33,7 +33,7 @@ class ProduceWait(msgspec.Struct):
 
 
 class DelayedProduce(DelayedRequest):
-    """See the module."""
+    """A Produce request that waits for flushes or followers."""
 
     __slots__ = ("_deadline_ms", "_flushing", "_replicas", "_response", "_waits", "on_misdirected", "pending")
 

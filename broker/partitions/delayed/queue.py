@@ -1,6 +1,6 @@
 """The loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop.
 
-Guards: a request that fails costs its own client the connection and nobody else anything; those that became ready with it are answered
+Guards: a request that fails costs its own client the connection and no other one anything; those that became ready with it are answered
 all the same, and the timer stays set.
 """
 
@@ -60,7 +60,7 @@ class DelayedQueue:
     def __init__(
         self, clock: Clock, loop: asyncio.AbstractEventLoop, *, maximum_per_key: int, on_bug: Callable[[DelayedRequest, Exception], None]
     ) -> None:
-        """`on_bug` is told of a request that raised; its connection is being closed."""
+        """`on_bug` is called with a request that raised; its connection is being closed."""
         self._on_bug = on_bug
         self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(maximum_per_key=maximum_per_key)
         self.watched = self._purgatory.watched_keys

@@ -65,19 +65,19 @@ class CurrentLeaders:
         image = self._replicas.image
         if image is None:
             return
-        told: set[BrokerId] = set()
+        leaders: set[BrokerId] = set()
         for topic in response.responses:
             name = topic.name if topic.topic_id == ZERO_TOPIC_ID else image.topic_names.get(topic.topic_id, "")
             for row in topic.partition_responses:
                 leader = self._replicas.leader_elsewhere(name, row.index) if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
                 if leader is not None:
                     row.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
-                    told.add(leader[0])
-        if told:
+                    leaders.add(leader[0])
+        if leaders:
             response.node_endpoints = [
                 NodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
                 for broker_id, endpoint in endpoints_for(image, listener_name).items()
-                if broker_id in told
+                if broker_id in leaders
             ]
 
 

@@ -1,6 +1,6 @@
 """The rest of a Produce request whose batches take long: checked by the worker, or their transaction's coordinator is asked.
 
-Each batch is appended when its check is done, if its partition is still here; the client need not be. The answer is made when all are.
+Each batch is appended when its check is done, if its partition is still here; the client need not be. The answer is built when all are.
 """
 
 from __future__ import annotations

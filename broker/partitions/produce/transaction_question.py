@@ -61,7 +61,7 @@ class Verifier(Protocol):
 
 
 def told_to_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:
-    """What a producer is told of an answer: what it may do again is called so by an error that it knows of old.
+    """What a producer gets for an answer: what it may try again is named by an error that old clients know.
 
     Source: `AddPartitionsToTxnManager`, `ReplicaManager.maybeSendPartitionsToTransactionCoordinator`.
     """
