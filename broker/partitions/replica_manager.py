@@ -310,7 +310,7 @@ class ReplicaManager:
             self.on_image(self.image, self.image.topics.values(), [])
 
     def expect(self, image: MetadataImage) -> None:
-        """Before the first image: its partitions were here before, and aren't created again where they may be in a directory that failed."""
+        """Before the first image: its partitions were here before, and aren't created again where they may be in a failed one."""
         here = [
             (TopicPartition(topic.name, index), topic.topic_id)
             for topic in image.topics.values()

@@ -36,7 +36,7 @@ _NODE_ENDPOINTS_SINCE: Final = 16
 _FOLLOWER_READS_SINCE: Final = 11
 
 TRUST_PART: Final = 0.8
-"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader reported (rule DR7): shorter than the leader waits for it."""
+"""For this part of `replica.lag.time.max.ms` a follower trusts what its leader reported (rule DR7): less than the leader waits for it."""
 
 
 class FetchRules(msgspec.Struct, kw_only=True):

@@ -405,7 +405,7 @@ def test_an_old_broker_that_was_away_while_the_others_agreed_stops_and_says_why(
         chronicle = Chronicle(world.loop.time)
         world.broker.log = BrokerLog(chronicle, "broker-1")
         await world.put(keys.FEATURES, encode(FeaturesRecord(log_start_reporting=1)))
-        await world.store.lease_revoke(world.broker._session._lease)
+        await world.store.lease_revoke(world.broker._session._lease.id)
         await asyncio.sleep(1.0)
         assert world.broker.failed
         assert "raise it, or leave it out" in chronicle.text()
