@@ -120,6 +120,32 @@ def test_functions_that_pages_name_exist(page: str, path: str, name: str):
     assert name in names_in(ROOT / path), f"{path} has no {name}"
 
 
+def test_methods_that_pages_name_without_a_module_exist():
+    """`ReplicaManager.settled`: some module has that class, and in it that name."""
+    folders = ("admin", "broker", "metadata", "pipeline", "protocol", "replication", "runtime", "simulation", "storage", "testing")
+    sources = [path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    pages = [page for page in PAGES if page.name != "configuration.md"]
+    named = {found for page in pages for found in re.findall(r"`([A-Z][a-z]\w+)\.([a-z_]\w+)`", page.read_text(encoding="utf-8"))}
+    assert named
+    for kind, name in named:
+        homes = [source for source in sources if re.search(rf"^class {kind}\b", source, re.MULTILINE)]
+        assert any(re.search(rf"\bdef {name}\b|^    {name}:|self\.{name}\b", home, re.MULTILINE) for home in homes), f"{kind}.{name}"
+
+
+def test_folders_of_tests_that_pages_name_exist():
+    """`tests/unit/broker/config/` in a page is a folder."""
+    for page in PAGES:
+        for name in re.findall(r"`(tests/[\w/]+/)`", page.read_text(encoding="utf-8")):
+            assert (ROOT / name).is_dir(), f"{page.name}: {name}"
+
+
+def test_the_glossary_is_short():
+    """Ten words that Kafka has no word for; every other one is Kafka's."""
+    rows = re.findall(r"^\| ([a-z ]+) \| [A-Z]", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert 5 <= len(rows) <= 10
+    assert rows == sorted(rows)
+
+
 def test_modules_in_the_tables_of_rooms_exist():
     """A table names modules without their folder."""
     folders = ("admin", "broker", "metadata", "pipeline", "protocol", "replication", "runtime", "simulation", "storage", "testing")
