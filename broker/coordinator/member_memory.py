@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 GROUP_BYTES_MAX: Final = 32 << 20
-"""Of one group: the leader is told all of it in one answer."""
+"""Of one group: the leader receives all of it in one answer."""
 
 BROKER_BYTES_MAX: Final = 128 << 20
 """Of all groups that are coordinated here: some ten thousands of members."""

@@ -115,7 +115,7 @@ class ClassicGroup:
         self.initial_delay: tuple[int, int] | None = None
         """In the first rebalance of an empty group: the delay that runs, and what may follow it; milliseconds."""
         self.last_record_offset = UNKNOWN_OFFSET
-        """The last record about this group or its offsets; what it says can be told when that is committed."""
+        """The last record about this group or its offsets; what it says can be returned when that is committed."""
 
     # ------------------------------------------------------------------ state
     def on_event(self, event: GroupEvent, wall_ms: int) -> None:
@@ -134,7 +134,7 @@ class ClassicGroup:
 
     @property
     def is_simple(self) -> bool:
-        """Whether it only keeps offsets: nobody has ever joined it."""
+        """Whether it only keeps offsets: no member has ever joined it."""
         return self.protocol_type is None and self.state is GroupState.EMPTY and not self.pending_join
 
     @property
@@ -166,7 +166,7 @@ class ClassicGroup:
 
     @property
     def has_all_members_joined(self) -> bool:
-        """Whether a rebalance has nobody to wait for."""
+        """Whether a rebalance has no member to wait for."""
         return len(self.members) == self.awaiting_join_count and not self.pending_join
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -232,7 +232,7 @@ class ClassicGroup:
         self._take_back(member.member_id)
 
     def give_out(self, member_id: str) -> None:
-        """Wait for somebody to join under this id."""
+        """Wait for a member to join under this id."""
         assert member_id not in self.pending_join
         self.pending_join[member_id] = None
         self._hold(MEMBER_BYTES)
@@ -274,7 +274,7 @@ class ClassicGroup:
         member.awaiting_join = awaiting_join
 
     def replace_static(self, group_instance_id: str, new_member_id: str) -> tuple[Member, Member]:
-        """Give an instance's place to a new member id: `(what was there, what is there now)`. Nobody waits in the new one."""
+        """Give an instance's place to a new member id: `(what was there, what is there now)`. No request waits in the new one."""
         old_member_id = self.static_members[group_instance_id]
         old = self.members[old_member_id]
         if old.awaiting_join is not None:
@@ -298,7 +298,7 @@ class ClassicGroup:
         return reply
 
     def elect_joined_leader(self) -> bool:
-        """See to it that the leader has joined this rebalance. Returns False when nobody has."""
+        """See to it that the leader has joined this rebalance. Returns False when no member has."""
         leader = self.members.get(self.leader_id) if self.leader_id is not None else None
         if leader is None:
             return False
@@ -321,7 +321,7 @@ class ClassicGroup:
         member.assignment = assignment
 
     def release(self) -> None:
-        """The group is gone: whatever still happens to it counts for nobody."""
+        """The group is gone: whatever still happens to it has no effect."""
         self.memory.held_bytes -= self.held_bytes
         self.memory = MemberMemory()
 
@@ -331,7 +331,7 @@ class ClassicGroup:
 
     # ------------------------------------------------------------------ protocols
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether somebody who speaks these may join: one of them is spoken by all who are here."""
+        """Whether a member with these protocols may join: all members have one of them."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         return self.protocol_type == protocol_type and any(self.supported[name] == len(self.members) for name in names)
@@ -345,7 +345,7 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def begin_generation(self, wall_ms: int) -> None:
-        """The members that are here make the next generation, or nobody does."""
+        """The members that are here form the next generation; it may be empty."""
         self.generation_id = self.generation_id + 1 & 0x7FFF_FFFF
         self.protocol_name = self.select_protocol() if self.members else None
         self.compute_subscribed()
@@ -367,7 +367,7 @@ class ClassicGroup:
                 return
 
     def joined_members(self) -> list[JoinGroupResponseMember]:
-        """The members as the leader is told them."""
+        """The members as the leader receives them."""
         assert self.protocol_name is not None
         return [
             JoinGroupResponseMember(

@@ -150,7 +150,7 @@ class ClassicGroups:
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
     def leave(self, group: ClassicGroup, members: Sequence[MemberIdentity], effects: Effects) -> list[MemberResponse]:
-        """Let members go; each is told whether it was one."""
+        """Remove members; the answer says of each whether it was one."""
         rows = []
         for identity in members:
             error = self._leave(group, identity, effects)

@@ -1,7 +1,7 @@
 """Joining a classic group: who is let in under which id, and what that starts.
 
 Guards: no more members than `group.max.size`, no more ids given out at once than `PENDING_MEMBERS_MAX`, no more held for all of them than
-`member_memory` allows; an instance id that joins anew takes its place over, and whoever had it before is told so.
+`member_memory` allows; an instance id that joins again takes its place over, and the member that had it before is fenced.
 Source: Kafka's `GroupMetadataManager.classicGroupJoinToClassicGroup`; KIP-345, KIP-394, KIP-389 (the largest group), KIP-814.
 """
 
@@ -195,7 +195,7 @@ class Joining:
             response = joined(group, new.member_id, with_members=skips and is_leader)
             response.skip_assignment = skips and is_leader
             if not skips:
-                # Told that it leads, it would share the work out anew, which nobody waits for. Source: KIP-345; KIP-814 has a better way.
+                # As the leader it would assign the partitions again, which no member waits for. Source: KIP-345; KIP-814 has a better way.
                 response.leader = old_leader_id or ""
             effects.answer(group.take_awaiting_join(new), response)
 

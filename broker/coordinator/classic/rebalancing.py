@@ -1,9 +1,9 @@
-"""How a classic group gets from one generation to the next, and what happens when somebody is late.
+"""How a classic group gets from one generation to the next, and what happens when a member is late.
 
 A rebalance waits until all members have joined again, at most as long as the slowest of them may take; who hasn't joined then is out,
 unless it is static. An empty group waits a little for more members first. Then the leader's assignments are waited for, again as long.
 
-Guards: whoever waits is answered once; a member that is out is not waited for; no two rebalances of a group run at once.
+Guards: each waiting request is answered once; a member that is out is not waited for; no two rebalances of a group run at once.
 Source: Kafka's `GroupMetadataManager`; KIP-134 (the first delay), KIP-345 (static members), KIP-394 (ids that are given out first).
 """
 
@@ -70,7 +70,7 @@ class Rebalancing:
         self._timers.schedule(("heartbeat", group.group_id, member_id), now_ms + timeout_ms)
 
     def end_session(self, group: ClassicGroup, member_id: str) -> None:
-        """Nobody waits for a member's sign any more."""
+        """A member's heartbeat isn't awaited any more."""
         self._timers.cancel(("heartbeat", group.group_id, member_id))
 
     def cancel_timers(self, group: ClassicGroup) -> None:
@@ -89,7 +89,7 @@ class Rebalancing:
             return
         member = group.members.get(member_id)
         if member is None or (not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None)):
-            return  # Whoever waits for the others can't be expected to show itself; the end of the rebalance gives it a new session.
+            return  # A member that waits for the others sends no heartbeats; the end of the rebalance gives it a new session.
         self.drop_waiting(group, member, effects)
         group.remove(member_id)
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
@@ -108,7 +108,7 @@ class Rebalancing:
 
     # ------------------------------------------------------------------ joining
     def rebalance_or_complete(self, group: ClassicGroup, effects: Effects) -> None:
-        """Somebody came, went or changed: begin a rebalance, or see whether the one that runs is complete."""
+        """A member came, went or changed: begin a rebalance, or see whether the one that runs is complete."""
         if group.can_rebalance:
             self.prepare(group, effects)
         else:
@@ -136,7 +136,7 @@ class Rebalancing:
             self._timers.schedule(("join", group.group_id, ""), effects.now_ms + group.rebalance_timeout_ms)
 
     def complete_join_if_all_joined(self, group: ClassicGroup, effects: Effects) -> None:
-        """Complete a rebalance that has nobody left to wait for; the first one of an empty group waits for its delay all the same."""
+        """Complete a rebalance that has no member left to wait for; the first one of an empty group waits for its delay all the same."""
         if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay is None and group.has_all_members_joined:
             self.complete_join(group, effects)
 
@@ -215,7 +215,7 @@ class Rebalancing:
         effects.then.append(go_on)
 
     def _give_up_assignments(self, group: ClassicGroup, error: ErrorCode, effects: Effects) -> None:
-        """Tell whoever waits for an assignment that there won't be one."""
+        """Answer an error to members that wait for an assignment: there won't be one."""
         for member in group.members.values():
             group.assign(member, b"")
         self._give_out(group, error, effects)

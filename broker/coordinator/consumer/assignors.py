@@ -2,8 +2,8 @@
 
 Pure, and the same for the same arguments whatever process computes it: nothing here depends on the order of a set.
 
-Guards: each partition of a topic that somebody subscribes to has exactly one owner, and the owner subscribes to its topic. What exists no
-more (a topic without a count, a partition beyond it) is nobody's. Where two members claim a partition, the first in order has it.
+Guards: each partition of a topic that a member subscribes to has exactly one owner, and the owner subscribes to its topic. What exists no
+more (a topic without a count, a partition beyond it) has no owner. Where two members claim a partition, the first in order has it.
 
 Does not: look at racks (nor does Kafka since 4.0), nor know what members have taken up yet; the caller moves them there step by step.
 
@@ -111,7 +111,7 @@ class _Group:
                 if counts.get(topic, 0) > 0:
                     subscribers.setdefault(topic, []).append(row)
         self.topics = sorted(subscribers)
-        """Those that exist and that somebody subscribes to."""
+        """Those that exist and that a member subscribes to."""
         self.subscribers = subscribers
         """The rows of `subscriptions` that have a topic."""
 
@@ -135,7 +135,7 @@ def _place(member_id: str, member: AssignedMember) -> tuple[bool, str, str]:
 
 
 def _deal(group: _Group, owners: dict[TopicId, list[int]]) -> None:
-    """Balance members that all subscribe to the same: whoever has too much gives up, the rest is dealt to those that lack."""
+    """Balance members that all subscribe to the same: members with too many give up, the rest is dealt to those that lack."""
     held: list[list[tuple[int, TopicId, int]]] = [[] for _ in group.order]
     """Of each member, its partitions with their rank within their topic there: the first of each topic come first."""
     for topic in group.topics:
@@ -186,7 +186,7 @@ class _Balancer:
         self._row_of = {number: row for row, rows in enumerate(group.subscriptions) for number in rows}
 
     def balance(self) -> None:
-        """Give the free partitions to whoever has least, then move from those who have most."""
+        """Give the free partitions to members with the fewest, then move from those who have most."""
         for topic in sorted(self._group.topics, key=self._pressure):
             for partition, owner in enumerate(self._owners[topic]):
                 if owner < 0:

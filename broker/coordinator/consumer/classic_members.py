@@ -1,7 +1,7 @@
 """Members of the classic protocol in a group whose partitions the broker assigns: they join, sync, show that they live and leave as ever.
 
 To such a member a generation is its own member epoch. A heartbeat says REBALANCE_IN_PROGRESS when there is something for it to give back,
-to get, or to catch up with; it joins, hears its epoch, and syncs, by which it gets what it has to have. Nobody leads.
+to get, or to catch up with; it joins, learns its epoch, and syncs, by which it gets its assignment. There is no leader.
 
 Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and the like; KIP-848, KIP-1099.
 """
@@ -54,8 +54,8 @@ class ClassicMembers:
         member_id = request.member_id or str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         subscription = self._check_join(group, request, member_id, client)
         if isinstance(subscription, ErrorCode):
-            told = member_id if subscription is ErrorCode.MEMBER_ID_REQUIRED else request.member_id
-            effects.answer(reply, join_failed(subscription, told))
+            named = member_id if subscription is ErrorCode.MEMBER_ID_REQUIRED else request.member_id
+            effects.answer(reply, join_failed(subscription, named))
             return
         decision = Decision(group)
         decision.may_see = client.may_see
@@ -236,7 +236,7 @@ class ClassicMembers:
         return member if member.member_epoch == generation_id else ErrorCode.ILLEGAL_GENERATION
 
     def _expect_join(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """A member has been told to join again: it has its rebalance time-out for that, from the first time that it was told."""
+        """A member was asked to join again: it has its rebalance time-out for that, from the first time that it was asked."""
         key = ("rejoin", group.group_id, member.member_id)
         if self._groups.timers.deadline_of(key) is None:  # type: ignore[arg-type]  # the literal is one of the key's
             self._groups.timers.schedule(key, now_ms + max(member.rebalance_timeout_ms, 0))  # type: ignore[arg-type]

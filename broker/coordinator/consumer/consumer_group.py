@@ -1,7 +1,7 @@
 """A group whose partitions the broker assigns (KIP-848): its members, what each is to have, and what each has.
 
-Three epochs follow each other. A change of members, subscriptions or topics raises the group's epoch; a new target assignment is made for
-it, and takes its number; each member comes to the target in its own time (`reconciliation`), and takes its number when it is there.
+Three epochs follow each other. A change of members, subscriptions or topics raises the group's epoch; a new target assignment is computed
+for it, and takes its number; each member comes to the target in its own time (`reconciliation`), and takes its number when it is there.
 
 Guards: all changes come from records (`apply`), so what a coordinator knows is what one knows that loads the log; an instance id belongs to
 one member; a partition has at most one owner (who has it, or may still have it).
@@ -42,12 +42,12 @@ CONSUMER_EPOCHS_SINCE: Final = 9
 
 
 class ConsumerGroupState(Enum):
-    """What a group is doing. Values are the names that clients are told; all but DEAD follow from its epochs."""
+    """What a group is doing. Values are the names that clients see; all but DEAD follow from its epochs."""
 
     EMPTY = "Empty"
     """No members. action: commits from outside are kept, a classic group may take it over. transition: a member joins → ASSIGNING."""
     ASSIGNING = "Assigning"
-    """The target is older than the group's epoch. action: members keep what they have. transition: the target is made → RECONCILING."""
+    """The target is older than the group's epoch. action: members keep what they have. transition: the target is computed → RECONCILING."""
     RECONCILING = "Reconciling"
     """Members give back and get. transition: all are at the target → STABLE; the group's epoch rises → ASSIGNING."""
     STABLE = "Stable"
@@ -181,11 +181,11 @@ class ConsumerGroup:
         return member.topic_names if pattern is None else member.topic_names | pattern.topics
 
     def is_owned(self, topic_id: TopicId, number: int) -> bool:
-        """Whether somebody has a partition, or may still have it."""
+        """Whether a member has a partition, or may still have it."""
         return number in self.owners.get(topic_id, ())
 
     def preferred_assignor(self, old: ConsumerMember | None = None, new: ConsumerMember | None = None) -> str | None:
-        """The assignor that most members ask for, the first by name of several; None where nobody does. `old` is `new` then."""
+        """The assignor that most members ask for, the first by name of several; None where none does. `old` is `new` then."""
         votes = self.assignors
         if old is not None or new is not None:
             votes = Counter(votes)
@@ -205,7 +205,7 @@ class ConsumerGroup:
         return protocol_type == CONSUMER_PROTOCOL_TYPE and any(self.classic_protocols[name] == self.classic_count for name in names)
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether something that a member is to have is still somebody else's."""
+        """Whether another member still has something of a member's target."""
         target = self.targets.get(member.member_id, NOTHING)
         for topic_id, numbers in target.items():
             missing = numbers - member.assigned.get(topic_id, frozenset())
@@ -252,7 +252,7 @@ class ConsumerGroup:
         return ErrorCode.NONE if given and all(epoch is not None and epoch <= member_epoch for epoch in given) else error
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Whether offsets may be told; to somebody outside, who names no member, always. Errors: as of `check_commit`."""
+        """Whether offsets may be returned; to a client that names no member, always. Errors: as of `check_commit`."""
         if member_id is None and member_epoch < 0:
             return ErrorCode.NONE
         member = self.members.get(member_id or "")
@@ -340,7 +340,7 @@ class ConsumerGroup:
         self.release()
 
     def release(self) -> None:
-        """The group is gone: whatever still happens to it counts for nobody."""
+        """The group is gone: whatever still happens to it has no effect."""
         self.memory.held_bytes -= self.held_bytes
         self.memory = MemberMemory()
 
@@ -349,7 +349,7 @@ class ConsumerGroup:
             del self.static_members[member.instance_id]
 
     def _release(self, member: ConsumerMember | None) -> None:
-        """Nobody has what this member had, unless somebody else was given it since: a log may have lost the record between the two."""
+        """What this member had is free, unless another member was given it since: a log may have lost the record between the two."""
         if member is None:
             return
         for assignment in (member.assigned, member.revoking):

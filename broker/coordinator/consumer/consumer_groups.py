@@ -78,7 +78,7 @@ class ConsumerGroups:
             self._cancel_timers(group, group.members)
             return None
         group.apply(change)
-        if change.kind is RecordType.MEMBER and change.value is None:  # Not before: whoever can't be let go is still waited for.
+        if change.kind is RecordType.MEMBER and change.value is None:  # Not before: a member that can't be removed is still waited for.
             self._cancel_timers(group, [change.name])
         return group
 
@@ -147,7 +147,7 @@ class ConsumerGroups:
         if decision.resolves:
             self._patterns.begin(decision, effects)
         if classic is not None and classic.members:
-            # The classic group's timers end with it; those of its members begin anew, whether or not the records are committed in time.
+            # The classic group's timers end with it; those of its members start again, whether or not the records are committed in time.
             effects.then.append(partial(self._start_sessions, classic.group_id))
 
     def _start_sessions(self, group_id: str, _error: ErrorCode, effects: Effects) -> None:
@@ -257,7 +257,7 @@ class ConsumerGroups:
             ),
         )
         if moved is None:
-            return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} must give back all that it has, and join anew.")
+            return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} must give back all that it has, and join again.")
         if moved != member:
             decision.keep_current(moved)
             if moved.classic is None and moved.state is MemberState.UNREVOKED_PARTITIONS:

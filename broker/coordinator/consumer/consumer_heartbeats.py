@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member joins, says what it consumes and what it has, hears what it is to have, and leaves.
+"""ConsumerGroupHeartbeat: a member joins, says what it consumes and what it has, receives its assignment, and leaves.
 
 Guards: a member that isn't what it says (another's place, an older or a newer epoch) changes nothing; a group has no more members than
 `group.consumer.max.size`, and never more than `MEMBERS_MAX`.
@@ -32,7 +32,7 @@ from lowtide.protocol.messages.consumer_group_heartbeat import (
 from lowtide.runtime.random import Random
 
 MEMBERS_MAX: Final = 10_000
-"""Members that a group may have however large `group.consumer.max.size` is: each costs an assignor time, and somebody may send any number
+"""Members that a group may have however large `group.consumer.max.size` is: each costs an assignor time, and a client may send any number
 of ids. Kafka has no such limit."""
 
 MEMBER_ID_REQUIRED_SINCE: Final = 1
@@ -128,7 +128,7 @@ class ConsumerHeartbeats:
 
     @staticmethod
     def _subscribe_static(decision: Decision, instance_id: str, member_id: str) -> ConsumerMember | Refusal:
-        """A static member that joins: a new one, one that begins anew under its own id, or one that takes its place over under another."""
+        """A static member that joins: a new one, one that starts again under its own id, or one that takes its place over under another."""
         group = decision.group
         existing_id = group.static_members.get(instance_id)
         if existing_id is None:
@@ -200,12 +200,12 @@ def _names_any(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> Refusal | None:
-    """Whether a member is where it says. One that joins anew has nothing; one that is behind may not have heard the last answer."""
+    """Whether a member is where it says. One that joins again has nothing; one that is behind may not have received the last answer."""
     if epoch in (JOIN_EPOCH, member.member_epoch):
         return None
     if epoch < member.member_epoch and epoch == member.previous_epoch and is_within(owned, member.assigned):
         return None
-    return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} is in epoch {member.member_epoch}, not {epoch}; it must join anew.")
+    return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} is in epoch {member.member_epoch}, not {epoch}; it must join again.")
 
 
 def owned_of(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:

@@ -191,7 +191,7 @@ def assignment_of(rows: Iterable[tuple[TopicId, Iterable[int]]]) -> Assignment:
 
 
 def heartbeat_rows(assignment: Assignment) -> list[HeartbeatTopicPartitions]:
-    """An assignment as a member is told it."""
+    """An assignment as a member receives it."""
     return [HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
 
 

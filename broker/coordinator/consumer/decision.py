@@ -17,19 +17,19 @@ from lowtide.protocol.errors import ErrorCode
 
 
 class Refusal(NamedTuple):
-    """Why something isn't done, with a sentence for whoever asked."""
+    """Why something isn't done, with a sentence for the client."""
 
     error: ErrorCode
     message: str = ""
 
 
 class Decision:
-    """See the module."""
+    """The changes of one group that a request asks for."""
 
     __slots__ = ("changes", "group", "is_new", "may_see", "resolves", "takes_over")
 
     def __init__(self, group: ConsumerGroup, *, is_new: bool = False, takes_over: ClassicGroup | None = None) -> None:
-        """`is_new`: the group isn't known yet; `takes_over` is the classic group that it is made of."""
+        """`is_new`: the group isn't known yet; `takes_over` is the classic group that it replaces."""
         self.group = group
         self.is_new = is_new
         self.takes_over = takes_over

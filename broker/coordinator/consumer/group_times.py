@@ -12,7 +12,7 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 
 
 class GroupTimes:
-    """See the module. All in milliseconds."""
+    """The times of a consumer group. All in milliseconds."""
 
     def __init__(self, settings: GroupSettings, holder: ImageHolder) -> None:
         self._settings = settings

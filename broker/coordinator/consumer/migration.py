@@ -45,7 +45,7 @@ class Shared(NamedTuple):
 
 
 class Migration:
-    """See the module."""
+    """Changes groups from one type to the other."""
 
     def __init__(self, groups: GroupsById, settings: GroupSettings, shared: Shared, rebalancing: Rebalancing) -> None:
         self._groups = groups
@@ -124,7 +124,7 @@ class Migration:
         return assignment_of((topics[name].topic_id, numbers) for name, numbers in rows if name in topics)
 
     def send_away(self, classic: ClassicGroup, effects: Effects) -> None:
-        """Whoever waits in a classic group that ends joins again."""
+        """Members that wait in a classic group that ends join again."""
         for member in classic.members.values():
             reply = classic.take_awaiting_join(member)
             if reply is not None:
@@ -224,6 +224,6 @@ def _as_classic(member: ConsumerMember) -> Member:
 
 
 def first_protocol(member: ConsumerMember) -> str:
-    """The protocol that a member of the classic protocol is told as the group's: the one that it likes best."""
+    """The protocol that a member of the classic protocol sees as the group's: the one that it likes best."""
     assert member.classic is not None
     return member.classic.supported_protocols[0].name

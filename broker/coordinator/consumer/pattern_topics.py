@@ -44,7 +44,7 @@ class PatternMatching:
         """The groups whose patterns are being matched."""
 
     def update(self, decision: Decision, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> PatternChange | Refusal:
-        """Take over a member's pattern, and see whether the group's have to be matched anew. Errors: INVALID_REGULAR_EXPRESSION."""
+        """Take over a member's pattern, and see whether the group's have to be matched again. Errors: INVALID_REGULAR_EXPRESSION."""
         group = decision.group
         changed = old.topic_regex != new.topic_regex
         is_resolved = False

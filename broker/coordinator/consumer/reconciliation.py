@@ -1,6 +1,6 @@
 """How a member gets from what it has to what its group's target gives it: first it gives back, then its epoch rises, then it gets.
 
-Guards: a partition that anybody else may still have is given to nobody; a member's epoch becomes the target's only when it has given back
+Guards: a partition that another member may still have is not assigned; a member's epoch becomes the target's only when it has given back
 all that the target doesn't leave it.
 
 Source: Kafka's `CurrentAssignmentBuilder`; KIP-848, "Reconciliation of the group".
@@ -26,7 +26,7 @@ class Reconciliation(msgspec.Struct, frozen=True):
     subscribed: Callable[[], frozenset[TopicId]]
     """The ids of the topics that the member consumes, those that there are."""
     is_owned: Callable[[TopicId, int], bool]
-    """Whether somebody of the group has a partition, or may still have it."""
+    """Whether a member of the group has a partition, or may still have it."""
     subscription_changed: bool
 
 

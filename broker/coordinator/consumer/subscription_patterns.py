@@ -32,7 +32,7 @@ class PatternError(ValueError):
 
 
 class NamePattern:
-    """A pattern that was checked. Time for one name: see the module; it grows with the name's length."""
+    """A pattern that was checked. Time for one name is bounded, as described above, and grows with the name's length."""
 
     __slots__ = ("_compiled", "step_names", "text")
 
@@ -92,10 +92,10 @@ def _compile(text: str) -> Any:
         compiled = re2.compile(pattern, options=options)
     except re2.error as error:
         raise PatternError(_reason(error)) from error
-    re2.purge()  # The module would keep the last 128 patterns, whoever sent them.
+    re2.purge()  # The module would keep the last 128 patterns of all clients.
     return compiled
 
 
 def _reason(error: Exception) -> str:
-    told = error.args[0] if error.args else ""
-    return told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+    text = error.args[0] if error.args else ""
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

@@ -1,7 +1,7 @@
 """What each member of a group is to have: asked of an assignor, and kept as what has changed.
 
-Guards: a target is made for all members at once, and takes the group's epoch; between two there is `group.consumer.assignment.interval.ms`,
-so that many members who come together cost one or two.
+Guards: a target is computed for all members at once, and takes the group's epoch; between two there is
+`group.consumer.assignment.interval.ms`, so that many members who come together cost one or two.
 
 Source: Kafka's `TargetAssignmentBuilder`; KIP-1263 (the interval).
 """

@@ -1,7 +1,7 @@
 """The topics of the cluster, as groups see them whose partitions the broker assigns: names, ids, how many partitions, and where they are.
 
 A group keeps a hash of its topics with its epoch: a topic made, deleted, grown or moved to other racks gives another hash, and so another
-epoch. The hash is ours, for it has to agree with nobody else's: a broker of another make that reads the record raises the epoch once.
+epoch. The hash is ours, because it need not agree with others: a broker of another make that reads the record raises the epoch once.
 Source: KIP-1101; Kafka's `ModernGroup.computeMetadataHash`.
 """
 
@@ -33,7 +33,7 @@ class NoCluster:
 
 
 class TopicView:
-    """See the module. One for all groups of a broker."""
+    """The topics as groups see them. One for all groups of a broker."""
 
     def __init__(self, holder: ImageHolder) -> None:
         self._holder = holder

@@ -1,8 +1,8 @@
 """The committed offsets of the groups of one coordinator, and those of transactions that are still open.
 
 Guards: an offset changes by `apply`, `apply_pending` and `end_transaction` only, which are called for records, those of a log that is
-loaded and those that were just appended; so what is told is what a coordinator tells that loads the log. An offset of an open transaction
-is never told; while there is one for a partition, the offset that it had before isn't outdated.
+loaded and those that were just appended; so the answer is that of a coordinator that loads the log. An offset of an open transaction
+is never returned; while there is one for a partition, the offset that it had before isn't outdated.
 
 Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98, KIP-211 (expiry), KIP-447, KIP-496 (deletion).
 """
@@ -44,14 +44,14 @@ _KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
     row_type: tuple(row_type(partition_index=number, error_code=ErrorCode.NONE) for number in range(256))
     for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 }
-"""What is answered about nearly every offset. Nobody changes a row that was made."""
+"""What is answered about nearly every offset. Rows don't change."""
 
 NO_RETENTION_TIME: Final = -1
 """A client leaves it to the broker how long its offsets are kept."""
 
 
 class CommittedOffsets:
-    """See the module. `offsets`: group → topic → partition → what was committed."""
+    """The committed offsets of groups. `offsets`: group → topic → partition → what was committed."""
 
     def __init__(self, settings: GroupSettings, admission: GroupAdmission | None = None) -> None:
         """`admission` is shared by all groups of a broker."""

@@ -4,7 +4,7 @@ The smallest offset that any group has committed for a partition is where consum
 Guards: a group with members that consumes a topic and hasn't committed for a partition of it keeps the whole partition, and where nobody
 knows what a group consumes (its members are just joining, or what they said can't be read) it may be any topic. Groups that were deleted,
 or whose offsets expired, don't count; neither do offsets of transactions that are still open, nor those of an older topic of the same name.
-But a group that has nothing else for a partition than an offset of an open transaction keeps it: it begins anew if that is aborted, and it
+But a group that has nothing else for a partition than an offset of an open transaction keeps it: it starts over if that is aborted, and it
 needn't have members.
 
 Decisions only. `survey` walks through a coordinator's groups, `broker/retention/consumption.py` asks all coordinators.

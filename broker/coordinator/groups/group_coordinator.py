@@ -61,7 +61,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------------ requests
     @staticmethod
     def check_group_id(group_id: str) -> ErrorCode | None:
-        """Whether a group may have this id; offsets may be committed without one, as in Kafka, but nobody may join."""
+        """Whether a group may have this id; offsets may be committed without one, as in Kafka, but no member may join."""
         return None if group_id else ErrorCode.INVALID_GROUP_ID
 
     def client_of(self, context: RequestContext) -> Client:
@@ -146,14 +146,14 @@ class GroupCoordinator:
             self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
 
     def on_image(self, delta: ImageDelta) -> None:
-        """Topics may have been made, which patterns may match, or deleted: nobody needs the offsets in them."""
+        """Topics may have been created, which patterns may match, or deleted: the offsets in them aren't needed."""
         self._topics.note_changes(delta)
         deleted = [(topic.name, topic.topic_id) for topic in delta.topics_deleted if topic.name != GROUP_TOPIC]
         if deleted:
             run_in_slices(self._loop, self.broker.clock, self._forget(deleted), _nothing)
 
     def close(self) -> None:
-        """Send whoever waits here elsewhere: the broker stops."""
+        """Send waiting clients elsewhere: the broker stops."""
         self._runtime.close()
 
     def _forget(self, deleted: Sequence[tuple[str, TopicId]]) -> Iterator[None]:

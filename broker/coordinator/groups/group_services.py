@@ -23,7 +23,7 @@ G_contra = TypeVar("G_contra", contravariant=True)
 
 
 class GroupUpkeep(Protocol[G_contra]):
-    """What happens to groups of a type, whoever their members are."""
+    """What happens to groups of a type, for all kinds of members."""
 
     def on_loaded(self, group: G_contra, effects: Effects) -> None:
         """All records are applied: from now on members have to show that they live."""

@@ -4,7 +4,7 @@ Pure: a request, the time and the state give records and answers. Offsets change
 between two records (who has joined, who is late) is in memory alone, as in Kafka: a coordinator that takes over knows the last generation
 that was kept, takes its members for alive, and goes on from there.
 
-Guards: nothing is told of a group that is loaded in part (the runtime's part); a group that nobody uses costs nothing for long.
+Guards: nothing is returned of a group that is loaded in part (the runtime's part); an unused group costs nothing for long.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _EXPIRY: Final[TimerKey] = ("expiry", "", "")
 
 
 class Groups:
-    """See the module."""
+    """The groups of one coordinator's partition."""
 
     def __init__(
         self,
@@ -158,21 +158,21 @@ class Groups:
     def on_loaded(self, effects: Effects) -> None:
         """All records are applied: from now on members have to show that they live."""
         for group_id in self.committed.offsets:
-            if group_id not in self.by_id:  # A group of the other kind was here, and nobody has taken its place yet.
+            if group_id not in self.by_id:  # A group of the other kind was here, and its place is still free.
                 self._classic.create(group_id, effects.wall_ms)
         for group in list(self.by_id.values()):
             self._upkeep[group.group_type].on_loaded(group, effects)
         self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.retention_check_interval_ms)
 
     def on_unloaded(self, effects: Effects) -> None:
-        """Another broker coordinates these groups now: whoever waits here is sent there."""
+        """Another broker coordinates these groups now: waiting clients are sent there."""
         for group in self.by_id.values():
             self._upkeep[group.group_type].on_unloaded(group, effects)
         self.by_id.clear()
         self.committed.release()
 
     def read_barrier(self, group_id: str) -> Offset:
-        """The last record that has a say in what is told of a group; -1 if there is none."""
+        """The last record that answers about a group rely on; -1 if there is none."""
         group = self.by_id.get(group_id)
         return max(group.last_record_offset, self.last_removal_offset) if group is not None else self.last_removal_offset
 

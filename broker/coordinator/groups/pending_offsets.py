@@ -1,10 +1,10 @@
-"""Offsets that were committed in transactions which are still open: nobody is told them, and they may never count.
+"""Offsets that were committed in transactions which are still open: they aren't returned, and may never count.
 
-Of several offsets for a partition the one counts whose record is the last one, whatever the order in which they are made to count: only so
+Of several offsets for a partition the one counts whose record is the last one, whatever the order in which they are applied: only so
 a coordinator that loads a compacted log tells the same. A plain commit therefore takes its worth from all that is pending for the
 partition; the place of each stays until its transaction has ended, for until then the partition's offset isn't stable.
 
-Guards: a pending offset is taken by the end of its own transaction, or by a deletion; and it is made to count once.
+Guards: a pending offset is taken by the end of its own transaction, or by a deletion; and it is applied once.
 
 Source: KIP-98, KIP-447; Kafka's `OffsetMetadataManager.replayEndTransactionMarker`.
 """
@@ -28,15 +28,15 @@ class PendingOffset(msgspec.Struct):
 
 
 PENDING_OFFSETS_MAX: Final = 10_000
-"""Offsets that one transaction may have pending in a coordinator's partition: they are made to count in one turn of the loop, which takes
-ten milliseconds for so many. Kafka has no such limit; nobody reads that many partitions by one producer."""
+"""Offsets that one transaction may have pending in a coordinator's partition: they are applied in one turn of the loop, which takes
+ten milliseconds for so many. Kafka has no such limit; no producer reads that many partitions."""
 
 _Place = tuple[str, str, int]
 """Group, topic, partition."""
 
 
 class PendingOffsets:
-    """See the module."""
+    """The offsets of open transactions."""
 
     __slots__ = ("_of_groups", "by_producer")
 

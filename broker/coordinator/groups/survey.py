@@ -1,7 +1,7 @@
 """A coordinator's answer to what all of its groups have consumed: of every partition of `__consumer_offsets` that this broker leads.
 
-Guards: what is told can't be lost any more. The groups are walked through a step at a time, and commits go on meanwhile; then all that
-was in the logs at the end of the walk has to be committed before the answer counts, so it holds whoever coordinates afterwards. The
+Guards: what is returned can't be lost any more. The groups are walked through a step at a time, and commits go on meanwhile; then all that
+was in the logs at the end of the walk has to be committed before the answer counts, so it holds for any later coordinator. The
 answer names the partitions that it speaks for with their leader epochs: one whose groups aren't loaded, or that isn't led any more, is
 not among them.
 """

@@ -103,7 +103,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._go_on(shard, shard.waiting.popleft().then, ErrorCode.REQUEST_TIMED_OUT)
 
     def close(self) -> None:
-        """The broker stops: whoever waits is sent elsewhere."""
+        """The broker stops: waiting clients are sent elsewhere."""
         self._closed = True
         for shard in list(self.shards.values()):
             self._unload(shard)
@@ -187,7 +187,7 @@ class CoordinatorRuntime(Generic[S]):
         return not isinstance(shard, ErrorCode) and shard.partition is partition
 
     def _append(self, shard: Shard[S], effects: Effects) -> ErrorCode:
-        """Append all records, or none. What fails in between has the state read anew, for the log has a part of them then."""
+        """Append all records, or none. After a failure in between the state is read again, because the log has a part of them then."""
         if shard.unloaded or not shard.leads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         partition, producer = shard.partition, effects.producer

@@ -1,4 +1,4 @@
-"""What a decision of a coordinator asks for: records to keep, and answers to give; and the time at which it is made."""
+"""What a decision of a coordinator asks for: records to keep, and answers to give; and its time."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Effects:
         self.producer: tuple[ProducerId, ProducerEpoch] | None = None
         """In whose transaction the records are."""
         self.barrier: Offset = UNKNOWN_OFFSET
-        """What is told follows from the records up to this one."""
+        """The answer relies on the records up to this one."""
         self.answers: list[tuple[Reply, Any]] = []
         self.then: list[Then] = []
         self.jobs: list[Job] = []
@@ -121,7 +121,7 @@ class Effects:
 
 
 def append_error(error: ErrorCode) -> ErrorCode:
-    """What a member is told when a record could not be kept. Source: `GroupMetadataManager.appendGroupMetadataErrorToResponseError`.
+    """The error for a member when a record could not be kept. Source: `GroupMetadataManager.appendGroupMetadataErrorToResponseError`.
 
     Unlike there, what is too large is called so instead of UNKNOWN_SERVER_ERROR.
     """

@@ -1,6 +1,6 @@
 """The topic that groups are kept in: which partition has a group, who coordinates it, and how the topic comes to be.
 
-The topic is made when a coordinator is first looked for. Its partitions are never moved between groups: their number must stay, so the
+The topic is created when a coordinator is first looked for. Its partitions are never moved between groups: their number must stay, so the
 topic, once it is there, counts, not the configuration.
 
 Sources: Kafka's `GroupCoordinatorService.partitionFor`, `AutoTopicCreationManager`, `KafkaApis.getCoordinator`.
@@ -73,7 +73,7 @@ _remembered_hash = lru_cache(REMEMBERED_HASHES)(_hash)
 
 
 class TopicSettings(Protocol):
-    """How a coordinator's topic is made."""
+    """How a coordinator's topic is created."""
 
     @property
     def topic_partition_count(self) -> int: ...
@@ -84,7 +84,7 @@ class TopicSettings(Protocol):
 
 
 class OffsetsTopic:
-    """See the module. The topic of transactions goes by the same rules."""
+    """The topic of committed offsets, and which partition a group has in it. The topic of transactions goes by the same rules."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class OffsetsTopic:
         self._factor_is_given = factor_is_given
         self._creation: asyncio.Future[None] | None = None
         self._told = ""
-        """Why it could not be made, as the log has it: whoever looks for a coordinator has it tried again."""
+        """Why it could not be created, for the log: the next search for a coordinator tries again."""
 
     @property
     def exists(self) -> bool:

@@ -77,7 +77,7 @@ class Waiting(msgspec.Struct):
 
 
 class Shard(Generic[S]):
-    """See the module. It belongs to one leadership: a new leader epoch has a new one."""
+    """The state of one coordinator's partition. It belongs to one leadership: a new leader epoch has a new one."""
 
     __slots__ = (
         "is_asking",

@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 class Timers(Generic[K]):
     """Deadlines by key, in monotonic milliseconds. A key has one deadline at a time.
 
-    The heap holds for each key one place at or before its deadline; a place that has come too early is put in anew.
+    The heap holds for each key one place at or before its deadline; a place that has come too early is put in again.
     """
 
     __slots__ = ("_count", "_deadlines", "_heap", "_places", "has_sooner")

@@ -1,11 +1,11 @@
-"""Has all partitions of a transaction told how it ended, wherever they are led, until each of them has it.
+"""Sends the end of a transaction to all of its partitions, wherever they are led, until each of them has it.
 
 What is led here is written at once. What others lead goes out in requests, one at a time for each broker, that carry what has gathered
-meanwhile. A partition that isn't there any more needs no marker. One that couldn't be told is tried again, with the leader that it has
+meanwhile. A partition that isn't there any more needs no marker. One that couldn't be reached is tried again, with the leader that it has
 then.
 
-Guards: an end is told once, and never again while any of its requests may be under way; a coordinator that another has followed tells
-nobody anything more.
+Guards: an end is sent once, and never again while any of its requests may be under way; a coordinator that another has followed sends
+nothing more.
 
 Source: KIP-98, Kafka's `TransactionMarkerChannelManager`, `TransactionMarkerRequestCompletionHandler`.
 """
@@ -57,7 +57,7 @@ class Telling(msgspec.Struct):
 
 
 class MarkerSender:
-    """See the module."""
+    """Sends markers to the leaders of partitions."""
 
     def __init__(self, broker: BrokerContext, writer: MarkerWriter, peers: PeerClients, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
@@ -104,7 +104,7 @@ class MarkerSender:
     def _on_answer(self, telling: Telling, key: TopicPartition, error: ErrorCode) -> None:
         if telling.given_up or key not in telling.left:
             return
-        # An epoch above ours means that a later end has been told there already.
+        # An epoch above ours means that a later end has been written there already.
         if error in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
             telling.left.discard(key)
             if not telling.left:
@@ -140,7 +140,7 @@ class MarkerSender:
                 client = self._peers.client(broker_id, node.inter_broker, MARKERS_PURPOSE)
                 answer: WriteTxnMarkersResponse = await client.request(ApiKey.WRITE_TXN_MARKERS, _VERSION, request, TIMEOUT_MS)
             except PeerError as error:
-                self._broker.log.warning("a broker could not be told how transactions ended", broker=broker_id, reason=str(error))
+                self._broker.log.warning("the ends of transactions could not be sent to a broker", broker=broker_id, reason=str(error))
             else:
                 errors = {
                     (marker.producer_id, TopicPartition(topic.name, row.partition_index)): ErrorCode(row.error_code)

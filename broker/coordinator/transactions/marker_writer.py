@@ -1,7 +1,7 @@
 """Writes the markers of transactions to partitions that this broker leads.
 
-Guards: nobody is told that a marker is there before it is committed; what is checked of a marker is checked in the turn in which it is
-appended; the coordinator of groups hears in that turn of each marker in its partitions, and none is written there while it reads the log.
+Guards: a marker isn't reported as written before it is committed; what is checked of a marker is checked in the turn in which it is
+appended; the coordinator of groups gets in that turn each marker in its partitions, and none is written there while it reads the log.
 
 Source: KIP-98, Kafka's `KafkaApis.handleWriteTxnMarkersRequest`.
 """
@@ -52,7 +52,7 @@ OnWritten = Callable[[TopicPartition, ErrorCode], None]
 
 
 class MarkerWriter:
-    """See the module."""
+    """Appends markers to partitions that this broker leads."""
 
     def __init__(self, replicas: ReplicaManager, clock: Clock, marked: MarkedState) -> None:
         self._replicas = replicas
@@ -60,7 +60,7 @@ class MarkerWriter:
         self._marked = marked
 
     def write(self, end: TransactionEnd, partitions: Iterable[TopicPartition], done: OnWritten, *, timeout_ms: int) -> None:
-        """Append a marker to each; `done` hears of each when it is committed, or why it isn't. That may be within this call.
+        """Append a marker to each; `done` is called for each when it is committed, or why it isn't. That may be within this call.
 
         Errors: those of `ReplicaManager.find` and `Log.append_as_leader`, NOT_LEADER_OR_FOLLOWER, also where a coordinator isn't ready,
         NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT.
@@ -92,5 +92,5 @@ class MarkerWriter:
             return
         if self._marked.is_kept_in(partition.topic_partition.topic):
             self._marked.note_marker(partition, marker, appended.base_offset)
-        told = partial(done, partition.topic_partition)
-        self._replicas.when_committed(partition, appended.last_offset + 1, told, timeout_ms=timeout_ms)
+        settled = partial(done, partition.topic_partition)
+        self._replicas.when_committed(partition, appended.last_offset + 1, settled, timeout_ms=timeout_ms)

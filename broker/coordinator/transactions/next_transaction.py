@@ -1,6 +1,6 @@
 """What follows the state of a transactional id: for a producer that comes or goes on, and for an end that is asked for.
 
-Functions of values: `take` gives a producer id that nobody had before, None where none is at hand. A state that is returned is a new one,
+Functions of values: `take` gives an unused producer id, None where none is at hand. A state that is returned is a new one,
 to be kept.
 
 Guards: a producer that another has followed gets no epoch and ends nothing; an end that was decided is not decided again; while a change
@@ -48,7 +48,7 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
         if not is_retry:
             return ErrorCode.PRODUCER_FENCED
     if known.state is TransactionState.ONGOING:
-        # Unlike in Kafka, one that is fenced itself ends nobody else's transaction.
+        # Unlike in Kafka, one that is fenced itself ends no other producer's transaction.
         is_fenced = expected is not None and expected[1] not in (known.producer_epoch, known.last_producer_epoch)
         return ErrorCode.PRODUCER_FENCED if is_fenced else known
     fields: dict[str, Any] = {"timeout_ms": timeout_ms, "state": TransactionState.EMPTY, "partitions": frozenset()}

@@ -17,7 +17,7 @@ class ProducerIds:
         self._is_fetching = False
 
     async def take(self) -> ProducerId:
-        """An id that nobody had before. Errors: those of the metadata store."""
+        """An unused id. Errors: those of the metadata store."""
         await self.reserve()
         producer_id = self.take_now()
         assert producer_id is not None
@@ -29,7 +29,7 @@ class ProducerIds:
             self._left = await self._broker.metadata.allocate_producer_ids()
 
     def take_now(self) -> ProducerId | None:
-        """An id that nobody had before, if one is at hand; else some will be soon."""
+        """An unused id, if one is at hand; else some will be soon."""
         if not self._left:
             if not self._is_fetching:
                 self._is_fetching = True

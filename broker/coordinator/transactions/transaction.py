@@ -40,9 +40,9 @@ class TransactionState(IntEnum):
     """Its transaction is open. action: partitions are added. transition: ended → PREPARE_COMMIT, PREPARE_ABORT; too old, or another
     producer comes → PREPARE_ABORT, with a higher epoch."""
     PREPARE_COMMIT = 2
-    """It is committed, and its partitions are told. action: CONCURRENT_TRANSACTIONS. transition: all have been → COMPLETE_COMMIT."""
+    """It is committed, and its markers are being written. action: CONCURRENT_TRANSACTIONS. transition: all have been → COMPLETE_COMMIT."""
     PREPARE_ABORT = 3
-    """It is aborted, and its partitions are told. action: CONCURRENT_TRANSACTIONS. transition: all have been → COMPLETE_ABORT."""
+    """It is aborted, and its markers are being written. action: CONCURRENT_TRANSACTIONS. transition: all have been → COMPLETE_ABORT."""
     COMPLETE_COMMIT = 4
     """As EMPTY, and the same end may be asked for again."""
     COMPLETE_ABORT = 5
@@ -75,20 +75,20 @@ _PRECEDED_BY: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     TransactionState.DEAD: IDLE,
 }
-"""An end that is being told is written once more by a coordinator that takes over; an empty one may be aborted for its epoch's sake."""
+"""An end that is being written is sent once more by a coordinator that takes over; an empty one may be aborted for its epoch."""
 
 
 class Transaction(msgspec.Struct, kw_only=True):
-    """See the module. Times are wall-clock milliseconds; `started_ms` is -1 where no transaction has begun."""
+    """The transaction of one transactional id. Times are wall-clock milliseconds; `started_ms` is -1 where no transaction has begun."""
 
     transactional_id: str
     producer_id: ProducerId
     previous_producer_id: ProducerId = NO_PRODUCER_ID
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """The one that follows when the end is told, for the epochs of this one are used up."""
+    """The one that follows when the end is complete, because the epochs of this one are used up."""
     producer_epoch: ProducerEpoch
     last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    """The epoch before, by which a producer that didn't hear the answer is known. Not kept in records, as in Kafka."""
+    """The epoch before, by which a producer that missed the answer is known. Not kept in records, as in Kafka."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()

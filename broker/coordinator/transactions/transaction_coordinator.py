@@ -72,7 +72,7 @@ class TransactionCoordinator:
 
     # ------------------------------------------------------------------ what the state asks for
     def take_producer_id(self) -> ProducerId | None:
-        """An id that nobody had before, if one is at hand."""
+        """An unused id, if one is at hand."""
         return self.ids.take_now()
 
     def tell(self, transaction: Transaction) -> None:
@@ -136,7 +136,7 @@ class TransactionCoordinator:
         self.peers.forget_ended(old, new, delta.brokers_changed, (MARKERS_PURPOSE, VERIFICATION_PURPOSE))
 
     def close(self) -> None:
-        """Send whoever waits here elsewhere: the broker stops."""
+        """Send waiting clients elsewhere: the broker stops."""
         self._sender.close()
         self._runtime.close()
 

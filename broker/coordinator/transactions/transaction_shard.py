@@ -1,9 +1,9 @@
 """The transactions of one partition of `__transaction_state`: one coordinator's whole state, and what is asked of it.
 
 Pure: a request, the time and the state give records and answers. A transaction changes by `note` only, which is called for records, those
-of a log that is loaded and those that were just appended. While a record about it isn't committed, everybody else is told to come again.
+of a log that is loaded and those that were just appended. While a record about it isn't committed, other requests get a retriable error.
 
-Guards: partitions are told how a transaction ended (`TransactionPorts.tell`) only when that is committed, and until all have been it stays
+Guards: markers are sent to partitions (`TransactionPorts.tell`) only when that is committed, and until all have been it stays
 as it ended; a producer that another has followed, or whose transaction took too long, can't end or begin one in its epoch; every open
 transaction ends.
 
@@ -54,7 +54,7 @@ _LISTED_A_STEP: Final = 500
 """Some two tenths of a millisecond's work."""
 
 OnIdentity: TypeAlias = Callable[[ErrorCode, ProducerId, ProducerEpoch, Effects], None]
-"""Hears what became of a request, and with which id and epoch the producer goes on."""
+"""Gets the outcome of a request, and the id and epoch with which the producer goes on."""
 
 OnError: TypeAlias = Callable[[ErrorCode, Effects], None]
 
@@ -63,7 +63,7 @@ class TransactionPorts(Protocol):
     """What the state needs of the broker."""
 
     def take_producer_id(self) -> ProducerId | None:
-        """An id that nobody had before; None where none is at hand, and it is worth asking again."""
+        """An unused id; None where none is at hand, and it is worth asking again."""
         ...
 
     def tell(self, transaction: Transaction) -> None:
@@ -79,7 +79,7 @@ class TransactionChange(msgspec.Struct, frozen=True):
 
 
 class Transactions:
-    """See the module."""
+    """The transactions of one coordinator's partition."""
 
     def __init__(self, settings: TransactionSettings, ports: TransactionPorts) -> None:
         self.settings = settings
@@ -93,7 +93,7 @@ class Transactions:
         self._is_settling = False
         """Whether what was loaded isn't committed yet: another coordinator may come that does not have all of it."""
         self._being_told: set[str] = set()
-        """Those whose partitions are being told of an end. A second telling would outlive it, and end what begins after it."""
+        """Those whose markers are being sent. A second sending would outlive it, and end what begins after it."""
 
     # ------------------------------------------------------------------ records
     @property
@@ -104,7 +104,7 @@ class Transactions:
     def apply(self, change: TransactionRecord | InTransaction | TransactionEnded, offset: Offset) -> None:
         """Take over what a record of the log says that is being loaded.
 
-        Errors: ProtocolError for a state that there isn't, and for a record in a transaction, which nobody writes here.
+        Errors: ProtocolError for a state that there isn't, and for a record in a transaction, which is never written here.
         """
         self._last_offset = max(self._last_offset, offset)
         if isinstance(change, TransactionEnded):
@@ -159,7 +159,7 @@ class Transactions:
         self.transactions.clear()
 
     def _keep(self, state: Transaction, effects: Effects, then: OnError) -> None:
-        """Ask for the record of a transactional id; `then` hears whether it is committed."""
+        """Ask for the record of a transactional id; `then` gets whether it is committed."""
         name = state.transactional_id
         before = self.transactions.get(name)
         if before is not None:
@@ -333,7 +333,7 @@ class Transactions:
             self._keep(state, effects, self._tell_later(known.transactional_id, then))
 
     def _tell_later(self, name: str, done: OnError | None) -> OnError:
-        """When the end is committed: have the partitions told, or complete it where there are none."""
+        """When the end is committed: send markers to the partitions, or complete it where there are none."""
 
         def kept(error: ErrorCode, later: Effects) -> None:
             transaction = self.transactions.get(name)
@@ -356,7 +356,7 @@ class Transactions:
         return kept
 
     def complete(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, effects: Effects) -> None:
-        """All partitions of a transaction that ended in this epoch have been told."""
+        """All partitions of a transaction that ended in this epoch have its markers."""
         known = self.transactions.get(transactional_id)
         if known is None or known.state not in ENDING or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch):
             return

@@ -55,7 +55,7 @@ class Asking(msgspec.Struct):
 
 
 class TransactionVerifier:
-    """See the module."""
+    """Asks coordinators whether a write belongs to an open transaction."""
 
     def __init__(self, transactions: TransactionCoordinator, peers: PeerClients, loop: asyncio.AbstractEventLoop) -> None:
         self._transactions = transactions
@@ -194,7 +194,7 @@ class TransactionVerifier:
 
 
 def told_to_committer(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """What one who commits offsets in a transaction is told of an answer.
+    """The answer to a commit of offsets in a transaction.
 
     Source: `CoordinatorPartitionWriter.maybeStartTransactionVerification`, `CoordinatorOperationExceptionHelper`.
     """
