@@ -101,7 +101,10 @@ class DecoderSource:
         self.writer.line(1, "if buf.__class__ is memoryview:")
         if has_view:
             self.writer.line(2, "view = buf")
-        self.writer.line(2, "buf = spanned(buf)")
+        # Nearly always it is the buffer that all connections share: no call for that.
+        self.writer.line(2, "whole = buf.obj")
+        self.writer.line(2, "is_shared = whole.__class__ is bytearray and len(whole) == buf.nbytes and buf.c_contiguous")
+        self.writer.line(2, "buf = whole if is_shared else spanned(buf)")
         if has_view:
             self.writer.line(1, "else:")
             self.writer.line(2, "view = memoryview(buf)")

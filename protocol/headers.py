@@ -1,4 +1,4 @@
-"""Request and response headers, the few bytes before every message.
+"""Request and response headers, the few bytes before every message, and the frames that they begin.
 
     request  v1  api key i16, api version i16, correlation id i32, client id (nullable string, int16 length, never compact)
              v2  the same, then tagged fields
@@ -13,12 +13,13 @@ Source: protocol guide, KIP-482, KIP-511.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lowtide.protocol.api_keys import request_header_is_flexible
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.primitives import skip_tags
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ _REQUEST = struct.Struct(">hhih")
 _CORRELATION_ID = struct.Struct(">i")
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _FLEXIBLE_RESPONSE = struct.Struct(">ix")
+_PLAIN_FRAME, _FLEXIBLE_FRAME = struct.Struct(">ii"), struct.Struct(">iix")
+"""Size, correlation id and no tags."""
+
+_IN_SLICES = "a frame of so many bytes is decoded in slices"
 
 REQUEST_HEADER_BYTES_MIN = _REQUEST.size
 """A frame shorter than this is no request."""
@@ -50,9 +55,7 @@ def read_request_header(buffer: Buffer, start: int, end: int) -> tuple[int, int,
     """
     check_request_size(start, end)
     api_key, api_version, correlation_id, _ = _REQUEST.unpack_from(buffer, start)
-    client_id, position = read_client_id(buffer, start, end)
-    if request_header_is_flexible(api_key, api_version):
-        position = skip_header_tags(buffer, position, end)
+    client_id, position = read_client_id(buffer, start, end, flexible=request_header_is_flexible(api_key, api_version))
     return api_key, api_version, correlation_id, client_id, position
 
 
@@ -63,8 +66,8 @@ def check_request_size(start: int, end: int) -> None:
         raise ProtocolError(message)
 
 
-def read_client_id(buffer: Buffer, start: int, end: int) -> tuple[str | None, int]:
-    """The client id of the request in `buffer[start:end]` and the position behind it, where tagged fields or the body begin.
+def read_client_id(buffer: Buffer, start: int, end: int, *, flexible: bool) -> tuple[str | None, int]:
+    """The client id of the request in `buffer[start:end]`, and where the body begins; `flexible` says whether tagged fields come before it.
 
     The request is at least as long as the smallest header (`check_request_size`).
     Errors: ProtocolError when it's cut short or malformed.
@@ -86,7 +89,11 @@ def read_client_id(buffer: Buffer, start: int, end: int) -> tuple[str | None, in
     elif length != -1:
         message = f"a client id of {length} bytes"
         raise ProtocolError(message)
-    return client_id, position
+    if not flexible:
+        return client_id, position
+    if position < end and buffer[position] == 0:
+        return client_id, position + 1
+    return client_id, skip_header_tags(buffer, position, end)
 
 
 def skip_header_tags(buffer: Buffer, position: int, end: int) -> int:
@@ -136,3 +143,61 @@ def read_response_header(buffer: Buffer, start: int, end: int, *, flexible: bool
         raise ProtocolError(message)
     (correlation_id,) = _CORRELATION_ID.unpack_from(buffer, start)
     return correlation_id, skip_header_tags(buffer, position, end) if flexible else position
+
+
+# Frames: what a broker reads and writes, header and body together
+
+
+class FrameLimits(msgspec.Struct, frozen=True):
+    """How large a request may be to be decoded at once.
+
+    One whose body has at most `plain_bytes` has no more rows than are handled at once; a larger one is decoded with its rows counted
+    against `rows_max`, and above `counted_bytes` it isn't begun here.
+    """
+
+    plain_bytes: int
+    counted_bytes: int
+    rows_max: int
+
+
+def request_reader(
+    decode: Callable[[Any, int, int], Any], decode_counted: Callable[[Any, int, int, int], Any], limits: FrameLimits, *, flexible: bool
+) -> Callable[[Any, int, int], tuple[Any, str | None]]:
+    """Reads a request that is known to be of this API and version, and no shorter than a header.
+
+    Errors of what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
+    """
+    plain_bytes = limits.plain_bytes
+
+    def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
+        client_id, position = read_client_id(buffer, start, stop, flexible=flexible)
+        if stop - position > plain_bytes:
+            if stop - position > limits.counted_bytes:
+                raise TooManyRowsError(_IN_SLICES)
+            return decode_counted(buffer, position, stop, limits.rows_max), client_id
+        return decode(buffer, position, stop), client_id
+
+    return read
+
+
+def response_writer(encode: Callable[[Any], bytes], *, flexible: bool) -> Callable[[int, Any], list[Any]]:
+    """Writes a response. Errors of what it returns: those of `encode`."""
+    prefix, header_bytes = (_FLEXIBLE_FRAME.pack, 5) if flexible else (_PLAIN_FRAME.pack, 4)
+
+    def write(correlation_id: int, response: Any) -> list[Any]:
+        body = encode(response)
+        return [prefix(len(body) + header_bytes, correlation_id) + body]
+
+    return write
+
+
+def parts_writer(encode_parts: Callable[[Any], list[Any]], *, flexible: bool) -> Callable[[int, Any], list[Any]]:
+    """As `response_writer`, for an answer in parts, of which some are read from files when they are sent."""
+    prefix, header_bytes = (_FLEXIBLE_FRAME.pack, 5) if flexible else (_PLAIN_FRAME.pack, 4)
+
+    def write_parts(correlation_id: int, response: Any) -> list[Any]:
+        parts = encode_parts(response)
+        parts.insert(0, prefix(sum(map(len, parts)) + header_bytes, correlation_id))
+        return parts
+
+    return write_parts

@@ -19,8 +19,8 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, Leade
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.leadership import Leadership, not_a_replica
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules
+from lowtide.storage.log.log import Log, LogConfig
+from lowtide.storage.log.validator import ValidationRules
 
 MAXIMUM_DECOMPRESSED_BYTES = 128 << 20
 """A compressed batch may not unpack to more: above the largest frame (100 MiB), far below a bomb."""
@@ -76,6 +76,7 @@ class Partition:
         "follower_reads",
         "in_sync_replicas",
         "is_internal",
+        "is_leader",
         "lag_time_max_ms",
         "leader_epoch",
         "leader_id",
@@ -107,6 +108,8 @@ class Partition:
         self.local_broker_id = local_broker_id
         self.log = log
         self.leader_id: BrokerId = -1
+        self.is_leader = False
+        """Whether this broker leads the partition in the current leader epoch."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
         self.partition_epoch = -1
         self.replicas: tuple[BrokerId, ...] = ()
@@ -138,11 +141,6 @@ class Partition:
         )
         self.rules_without_zstd = msgspec.structs.replace(self.rules, allow_zstd=False)
 
-    @property
-    def is_leader(self) -> bool:
-        """Whether this broker leads the partition in the current leader epoch."""
-        return self.leader_id == self.local_broker_id
-
     def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
         """How far deletes have reached all replicas that must have them (rule DR3); -1 while one of them hasn't reported.
 
@@ -159,6 +157,7 @@ class Partition:
         assert leader_epoch >= self.leader_epoch, f"{self.topic_partition}: leader epoch falls from {self.leader_epoch} to {leader_epoch}"
         changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
         self.leader_id, self.leader_epoch, self.partition_epoch = state.leader, leader_epoch, state.partition_epoch
+        self.is_leader = self.leader_id == self.local_broker_id
         self.replicas, self.in_sync_replicas = state.replicas, state.isr
         if not self.is_leader or self.replicas == (self.local_broker_id,):
             self.leadership = None
@@ -219,18 +218,7 @@ class Partition:
         """
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH if current_leader_epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-        return ErrorCode.NONE if self.leader_id == self.local_broker_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    def append(self, batch: ValidatedBatch, now_ms: int) -> AppendedBatch | ErrorCode:
-        """Append as leader. The high watermark of the only replica follows at once.
-
-        `now_ms` is wall-clock time. Errors: those of `Log.append_as_leader`.
-        """
-        log = self.log
-        appended = log.append_as_leader(batch, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        if self.leadership is None and isinstance(appended, AppendedBatch) and not appended.duplicate:
-            log.advance_high_watermark(log.log_end_offset)
-        return appended
+        return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def check_delete(self, offset: Offset) -> Offset | ErrorCode:
         """What a DeleteRecords to `offset` (exclusive, -1 for the high watermark) would set the log start offset to.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lowtide.broker.partitions.delayed.fetch import FetchReader, FetchRules
+from lowtide.broker.partitions.delayed.fetch_reader import FetchReader, FetchRules
 from lowtide.broker.partitions.fetch_session import FetchTarget
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.partition import Partition

@@ -33,7 +33,8 @@ from lowtide.broker.guards.fetching import GuardedFetchReader
 from lowtide.broker.network.endpoints import MadeOnce, endpoints_for
 from lowtide.broker.network.large_requests import COUNTED_ELSEWHERE
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.partitions.delayed.fetch import READ_COMMITTED, DelayedFetch, FetchOutcome, FetchReader, FetchRules, may_wait, respond
+from lowtide.broker.partitions.delayed.fetch import DelayedFetch
+from lowtide.broker.partitions.delayed.fetch_reader import READ_COMMITTED, FetchOutcome, FetchReader, FetchRules, may_wait, respond
 from lowtide.broker.partitions.fetch_session import CONSUMER, FetchPlan, FetchTarget, requested_targets
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending

@@ -19,23 +19,19 @@ from lowtide.broker.network.routes import Handle, HandlerSpec, Route, VersionRan
 from lowtide.broker.pending import Pending, Spawn, promised
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ErrorCode, ProtocolError, TooManyRowsError
-from lowtide.protocol.headers import read_client_id, skip_header_tags
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.headers import FrameLimits, parts_writer, request_reader, response_writer
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.primitives import row_bytes_min
 from lowtide.protocol.schema import wire_form
 
-_PLAIN_PREFIX, _FLEXIBLE_PREFIX = struct.Struct(">ii"), struct.Struct(">iiB")
 _API_VERSIONS_V0 = struct.Struct(">iihihhh")
-_PLAIN_HEADER_BYTES, _FLEXIBLE_HEADER_BYTES = 4, 5
 _KEPT_BODY_BYTES = 16 * 1024
 _KEPT_BODIES_BYTES = 256 * 1024
 """Of responses that are given again: the largest body that is kept, and all of them in one version of an API."""
 
 _LARGE_FRAME_BYTES = 1 << 20
 """A frame above this is decoded in slices, unless nearly all of it may be records: its fields alone may take long to be copied."""
-
-_IN_SLICES = "a frame of so many bytes is decoded in slices"
 
 
 class Routes(dict[tuple[int, int], Route | None]):
@@ -129,73 +125,26 @@ class Dispatcher:
 
 
 def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
-    """Reads a request that is known to be of this API and version, and no shorter than a header.
-
-    Errors of what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
-    """
+    """Reads a request; see `request_reader`."""
     key, codec = spec.key, codec_for(API[spec.key].request, version)
-    flexible = request_header_is_flexible(key, version)
     row_bytes, rows_max = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.undivided_max
     plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_max
-    decode, counted_bytes = codec.decode, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES
-
-    def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
-        client_id, position = read_client_id(buffer, start, stop)
-        if flexible:
-            position = skip_header_tags(buffer, position, stop)
-        if stop - position > plain_bytes:
-            if stop - position > counted_bytes:
-                raise TooManyRowsError(_IN_SLICES)
-            return codec.decode_counted(buffer, position, stop, rows_max), client_id
-        return decode(buffer, position, stop), client_id
-
-    if key != ApiKey.METADATA or not response_header_is_flexible(key, version):
-        return read
-    all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
-
-    def read_metadata(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
-        client_id, position = read_client_id(buffer, start, stop)
-        position = skip_header_tags(buffer, position, stop)
-        if stop - position > plain_bytes:
-            if stop - position > counted_bytes:
-                raise TooManyRowsError(_IN_SLICES)
-            return codec.decode_counted(buffer, position, stop, rows_max), client_id
-        return decode(*without_array_padding(buffer, position, stop, all_topics_bytes)), client_id
-
-    return read_metadata
+    limits = FrameLimits(plain_bytes, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES, rows_max)
+    decode = codec.decode
+    if key == ApiKey.METADATA and response_header_is_flexible(key, version):
+        all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
+        decode = lambda buffer, position, stop: codec.decode(*without_array_padding(buffer, position, stop, all_topics_bytes))  # noqa: E731
+    return request_reader(decode, codec.decode_counted, limits, flexible=request_header_is_flexible(key, version))
 
 
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
     """Writes a response. Errors of what it returns: TooManyRowsError for one that is to be encoded in slices (`LargeRoute.encode`)."""
     codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
-    plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
     if spec.sends_records:
-        return _records_writer(codec.encode_parts_counted, flexible=flexible)
+        return parts_writer(codec.encode_parts_counted, flexible=flexible)
     encode = _remembering(codec.encode_counted, spec.answers_again) if spec.answers_again else codec.encode_counted
-
-    def write(correlation_id: int, response: Any) -> list[Part]:
-        body = encode(response)
-        if flexible:
-            return [tagged(len(body) + _FLEXIBLE_HEADER_BYTES, correlation_id, 0) + body]
-        return [plain(len(body) + _PLAIN_HEADER_BYTES, correlation_id) + body]
-
-    return write
-
-
-def _records_writer(encode_parts: Callable[[Any], list[Any]], *, flexible: bool) -> Callable[[int, Any], list[Part]]:
-    plain, tagged = _PLAIN_PREFIX.pack, _FLEXIBLE_PREFIX.pack
-
-    def write_records(correlation_id: int, response: Any) -> list[Part]:
-        parts = encode_parts(response)
-        size = sum(map(len, parts))
-        if flexible:
-            parts.insert(0, tagged(size + _FLEXIBLE_HEADER_BYTES, correlation_id, 0))
-        else:
-            parts.insert(0, plain(size + _PLAIN_HEADER_BYTES, correlation_id))
-        return parts
-
-    return write_records
+    return response_writer(encode, flexible=flexible)
 
 
 def _remembering(encode: Callable[[Any], bytes], maximum: int) -> Callable[[Any], bytes]:

@@ -13,7 +13,7 @@ from lowtide.broker.network.request_parts import cut_for
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.headers import read_client_id, skip_header_tags
+from lowtide.protocol.headers import read_client_id
 
 _PLAIN_PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iiB")
@@ -54,9 +54,7 @@ def _opener(key: ApiKey, version: int) -> Callable[[Any, int, int], tuple[str | 
     flexible = request_header_is_flexible(key, version)
 
     def open_request(buffer: Any, start: int, stop: int) -> tuple[str | None, Any, int, int]:
-        client_id, position = read_client_id(buffer, start, stop)
-        if flexible:
-            position = skip_header_tags(buffer, position, stop)
+        client_id, position = read_client_id(buffer, start, stop, flexible=flexible)
         return client_id, buffer, position, stop
 
     return open_request

@@ -291,7 +291,8 @@ class FetchSessionCache:
         """
         uses_topic_ids = api_version >= TOPIC_IDS_SINCE
         if request.session_epoch == FINAL_EPOCH:
-            self._close(request.session_id)
+            if request.session_id != NO_SESSION:
+                self._close(request.session_id)
             return FetchPlan(targets=(requested_targets(request) if targets is None else targets).values())
         if request.session_epoch == INITIAL_EPOCH:
             self._close(request.session_id)

@@ -183,14 +183,17 @@ class ReplicaManager:
 
         A failed disk takes its directory offline: KAFKA_STORAGE_ERROR.
         """
+        log = partition.log
         try:
-            appended = partition.append(batch, now_ms)
+            appended = log.append_as_leader(batch, leader_epoch=partition.leader_epoch, now_ms=now_ms)
         except StorageError as error:
-            self._log_manager.fail_directory_of(partition.log, error)
+            self._log_manager.fail_directory_of(log, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         if partition.leadership is not None:
             self.led.on_appended(partition)
             return appended
+        if isinstance(appended, AppendedBatch) and not appended.duplicate:
+            log.advance_high_watermark(log.log_end_offset)  # The only replica has committed all that it has.
         if partition.watchers:
             partition.tell(PartitionChange.HIGH_WATERMARK)
         if partition.topic_partition in self.fetches.watched:

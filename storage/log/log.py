@@ -22,7 +22,6 @@ from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
-from lowtide.storage.log.file_slice import FileSlice
 from lowtide.storage.log.log_cut import CuttableLog
 from lowtide.storage.log.log_parts import LogParts
 from lowtide.storage.log.log_values import (
@@ -38,6 +37,7 @@ from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.producer_state import ACCEPTED
 from lowtide.storage.log.segment import CONTROL_BYTES_MAX, Segment, next_base_offset
+from lowtide.storage.log.segment_file import FileSlice
 from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.log.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches
 from lowtide.storage.log.timestamps import Found, LongSearch, TimestampedOffset, search_max_timestamp, search_timestamp
@@ -139,8 +139,7 @@ class Log(CuttableLog):
         except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
-        segment.note_batch(last_offset, position, size, max_timestamp, config.index_interval_bytes)
-        segment.remember_start(base_offset, position)
+        segment.note_batch(last_offset, position, size, max_timestamp, config.index_interval_bytes, base_offset)
         if leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if batch.producer_id >= 0:
@@ -322,8 +321,7 @@ class Log(CuttableLog):
             segment = self._roll(next_base_offset(self.log_end_offset, header.last_offset), now_ms)
         position = segment.size
         segment.write([batch.content], size)
-        segment.note_batch(header.last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes)
-        segment.remember_start(header.base_offset, position)
+        segment.note_batch(header.last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes, header.base_offset)
         if header.partition_leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(header.partition_leader_epoch, max(header.base_offset, self.log_start_offset))
         if header.producer_id >= 0:

@@ -9,7 +9,7 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
 from lowtide.runtime.committer import Barrier
-from lowtide.storage.log.file_slice import FileSlice
+from lowtide.storage.log.segment_file import FileSlice
 from lowtide.storage.log.segment_files import RemovedSegment
 
 _NEVER: Final = 2**63 - 1

@@ -3,7 +3,8 @@
 This is the only per-record work of the produce path, so `walk_records` is written for speed: varints of one or two bytes are read
 inline, no object is created per record, and a run of records that are laid out alike, which is what producers of equal-sized messages
 send, is checked column by column (see `_check_run`). `iterate_steps` is the slow, plain form, used to name the records at fault;
-tests hold the two against each other. Where there is a compiled form (`protocol/native/`), it goes first, and what it finds sound is.
+tests hold the two against each other. The validator asks the compiled form (`protocol/native/`) first, where there is one; what that finds
+sound needs no other walk.
 
 Raises `ProtocolError` for records that contradict themselves; the validator turns it into INVALID_RECORD.
 Source: Kafka's `DefaultRecord.readFrom`.
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from lowtide.protocol import native
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import append_varint, read_record, read_varint
 
@@ -92,13 +92,9 @@ class RecordStep(msgspec.Struct, gc=False):
 def walk_records(records: Buffer, count: int, headers_max: int = HEADERS_MAX) -> RecordWalk:
     """Walk `count` (at least 1) records that must fill `records` exactly.
 
-    Errors: ProtocolError when they do not, or when one of them contradicts its own length; TooManyHeadersError when the plain form is
-    needed and there are more than `headers_max` headers.
+    Errors: ProtocolError when they do not, or when one of them contradicts its own length; TooManyHeadersError when there are more than
+    `headers_max` headers.
     """
-    if native.compiled is not None:
-        found = native.compiled.walk_records(records, count)
-        if found is not None:
-            return RecordWalk(*found)
     size = len(records)
     payload = bytes(records) if size < min(count * _COPY_BELOW_BYTES_PER_RECORD, _COPY_UP_TO_BYTES) else records
     walk = RecordWalk(_NONE_LOW, _NONE_HIGH, 0, False, True, headers_max)  # Without names, which cost as much as the walk of a record.

@@ -26,11 +26,10 @@ from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, Control
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
-from lowtide.storage.log.file_slice import SliceToken
 from lowtide.storage.log.index import MAX_RELATIVE_OFFSET, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from lowtide.storage.log.open_files import OpenFiles
 from lowtide.storage.log.roll_limits import RollLimits, jitter_ms
-from lowtide.storage.log.segment_file import SegmentFile
+from lowtide.storage.log.segment_file import KNOWN_STARTS, SegmentFile, SliceToken
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -50,8 +49,6 @@ _SCAN_BYTES: Final = 4096
 _WALK_BYTES: Final = 1 << 16
 _DENSE_BYTES: Final = 2 * _SCAN_BYTES
 """Index entries further apart than this stand for large batches, with no others between them."""
-_KNOWN_STARTS: Final = 32
-"""Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than that."""
 
 # Base offset, batch length and, behind epoch, magic, CRC and attributes, the last offset's delta.
 _PLACE: Final = Struct(">qi11xi")
@@ -86,8 +83,6 @@ class Segment(SegmentFile):
     __slots__ = (
         "_bytes_since_entry",
         "_indexes",
-        "_known",
-        "_known_before",
         "base_offset",
         "changed",
         "created_ms",
@@ -102,8 +97,6 @@ class Segment(SegmentFile):
         """A closed segment of `size` bytes; nothing is opened yet. `created_ms` is when it was made, or else when it was loaded."""
         super().__init__(filesystem, f"{directory}/{offset_name(base_offset)}{LOG_SUFFIX}", size)
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
-        self._known: dict[Offset, FilePosition] = {}
-        self._known_before: dict[Offset, FilePosition] = {}
         self._bytes_since_entry = 0
         self.directory = directory
         self.base_offset = base_offset
@@ -174,14 +167,14 @@ class Segment(SegmentFile):
     def unpin(self) -> None:
         """Leaves file and indexes to the cache; the indexes have been written."""
         self._pinned = False
-        self._known, self._known_before = {}, {}
+        self.forget_starts()
 
     def forget(self) -> None:
         """Lets go of the open file and the indexes; they are read again when needed."""
         assert not self._pinned, self
         self.forget_file()
         self._indexes = None
-        self._known, self._known_before = {}, {}
+        self.forget_starts()
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -284,8 +277,17 @@ class Segment(SegmentFile):
             raise
         self.size += size
 
-    def note_batch(self, last_offset: Offset, position: FilePosition, size: int, max_timestamp: int, interval_bytes: int) -> None:
-        """Takes a batch that lies at `position` into the indexes, about every `interval_bytes` one entry."""
+    def note_batch(
+        self, last_offset: Offset, position: FilePosition, size: int, max_timestamp: int, interval_bytes: int, base_offset: Offset = -1
+    ) -> None:
+        """Takes a batch that lies at `position` into the indexes, about every `interval_bytes` one entry.
+
+        With a `base_offset` the place is remembered, as by `remember_start`.
+        """
+        if base_offset >= 0:
+            if len(self._known) >= KNOWN_STARTS:
+                self._known, self._known_before = {}, self._known
+            self._known[base_offset] = position
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -309,7 +311,7 @@ class Segment(SegmentFile):
         assert self._indexes is not None
         self.token.valid = False
         self.token = SliceToken()
-        self._known, self._known_before = {}, {}
+        self.forget_starts()
         self.changed = True
         stem = self.path.removesuffix(LOG_SUFFIX)
         try:
@@ -339,19 +341,6 @@ class Segment(SegmentFile):
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
     # Reading
-
-    def remember_start(self, offset: Offset, position: FilePosition) -> None:
-        """Notes that the batch at `position` begins with `offset`, so that the next reader needs no search."""
-        known = self._known
-        if len(known) >= _KNOWN_STARTS:
-            self._known_before = known
-            self._known = known = {}
-        known[offset] = position
-
-    def known_start(self, offset: Offset) -> FilePosition | None:
-        """The byte place of the batch that begins with `offset`, if it is remembered."""
-        position = self._known.get(offset)
-        return self._known_before.get(offset) if position is None else position
 
     def find(self, offset: Offset) -> BatchPlace | None:
         """The first batch that ends at or after `offset`, or None when all end before. Errors: StorageError."""

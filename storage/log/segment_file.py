@@ -1,4 +1,6 @@
-"""The `.log` file of a segment: open while it is used, within the bound of all that are open.
+"""The `.log` file of a segment: open while it is used, within the bound of all that are open; places in it; slices of it.
+
+A slice is bytes that are promised to a reader and read later, when its socket takes them.
 
 Guards: a file that a slice or a barrier holds stays open for them when the segment lets go of it, also when it is unlinked.
 """
@@ -6,21 +8,54 @@ Guards: a file that a slice or a barrier holds stays open for them when the segm
 from __future__ import annotations
 
 import weakref
+from typing import Final
 
+import msgspec
+
+from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import File, FileSystem, FileToSync, Syncable
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.open_files import OpenFiles
+
+KNOWN_STARTS: Final = 32
+"""Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than that."""
+
+
+class SliceToken:
+    """Says whether a slice's bytes are still those that were promised. Shared by all slices of a segment since it was last cut."""
+
+    __slots__ = ("valid",)
+
+    def __init__(self) -> None:
+        self.valid = True
+
+
+class FileSlice(msgspec.Struct, gc=False):
+    """Bytes of an open file, to be read later: `size` of them from `position` on, as long as `token` is valid.
+
+    It keeps the file open, also when the segment is deleted meanwhile.
+    """
+
+    file: File
+    position: FilePosition
+    size: int
+    token: SliceToken
+
+    def __len__(self) -> int:
+        return self.size
 
 
 class SegmentFile:
     """The `.log` file of a segment. `size` is where the last whole batch ends."""
 
-    __slots__ = ("_file", "_filesystem", "_pinned", "files", "path", "size", "used")
+    __slots__ = ("_file", "_filesystem", "_known", "_known_before", "_pinned", "files", "path", "size", "used")
 
     def __init__(self, filesystem: FileSystem, path: str, size: int) -> None:
         self._filesystem = filesystem
         self._file: File | None = None
         self._pinned = False
+        self._known: dict[Offset, FilePosition] = {}
+        self._known_before: dict[Offset, FilePosition] = {}
         self.files: OpenFiles | None = None
         """Bounds the open files; None while no log has the segment yet."""
         self.path = path
@@ -78,3 +113,20 @@ class SegmentFile:
     def is_open(self) -> bool:
         """Whether its file is open."""
         return self._file is not None
+
+    # Places that are known
+
+    def remember_start(self, offset: Offset, position: FilePosition) -> None:
+        """Notes that the batch at `position` begins with `offset`, so that the next reader needs no search."""
+        if len(self._known) >= KNOWN_STARTS:
+            self._known, self._known_before = {}, self._known
+        self._known[offset] = position
+
+    def known_start(self, offset: Offset) -> FilePosition | None:
+        """The byte place of the batch that begins with `offset`, if it is remembered."""
+        position = self._known.get(offset)
+        return self._known_before.get(offset) if position is None else position
+
+    def forget_starts(self) -> None:
+        """Forgets the places of batches."""
+        self._known, self._known_before = {}, {}

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from lowtide.protocol.types import FilePosition, Offset
-from lowtide.storage.log.file_slice import FileSlice
 from lowtide.storage.log.log_values import NOTHING_READ, LogRead
 from lowtide.storage.log.open_files import OpenFiles
 from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segment_file import FileSlice
 from lowtide.storage.log.segment_files import SegmentCache
 
 _EMPTY_BYTES_MAX: Final = 1 << 16

@@ -30,7 +30,6 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing, storage_error
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SWAP_SUFFIX
-from lowtide.storage.log.file_slice import SliceToken
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.segment import (
     INDEX_SUFFIX,
@@ -41,6 +40,7 @@ from lowtide.storage.log.segment import (
     Segment,
     offset_name,
 )
+from lowtide.storage.log.segment_file import SliceToken
 from lowtide.storage.log.segment_files import RemovedSegment
 from lowtide.storage.log.segment_list import SegmentList
 from lowtide.storage.log.snapshots import ProducerSnapshots

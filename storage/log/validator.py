@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from crc32c import crc32c
 
+from lowtide.protocol import native
 from lowtide.protocol.compression import Buffer, Compression, DecompressedTooLargeError, compress, decompress
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.records import (
@@ -40,7 +41,15 @@ from lowtide.protocol.records import (
     BatchHeader,
 )
 from lowtide.storage.log.decompression_room import RoomUsedUpError
-from lowtide.storage.log.record_walk import HEADERS_MAX, RecordStep, TooManyHeadersError, iterate_steps, renumber_records, walk_records
+from lowtide.storage.log.record_walk import (
+    HEADERS_MAX,
+    RecordStep,
+    RecordWalk,
+    TooManyHeadersError,
+    iterate_steps,
+    renumber_records,
+    walk_records,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,7 +208,8 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     try:
         if codec:
             payload = _decompressed(codec, payload, rules, room)
-        walk = walk_records(payload, record_count, rules.quick_headers)
+        found = native.compiled.walk_records(payload, record_count) if native.compiled is not None else None
+        walk = walk_records(payload, record_count, rules.quick_headers) if found is None else RecordWalk(*found)
     except ProtocolError as error:
         return _unreadable(error, rules)
     earliest = base_timestamp + walk.min_timestamp_delta

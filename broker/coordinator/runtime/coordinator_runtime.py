@@ -31,8 +31,8 @@ from lowtide.replication.partition import MAXIMUM_DECOMPRESSED_BYTES, Partition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.file_slice import FileSlice
 from lowtide.storage.log.markers import Marker
+from lowtide.storage.log.segment_file import FileSlice
 
 LOAD_BYTES_MAX: Final = 1 << 20
 """Read at a time while loading, however large `offsets.load.buffer.size` is; a larger batch is read whole."""

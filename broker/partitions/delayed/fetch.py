@@ -17,22 +17,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from lowtide.broker.partitions.delayed.fetch_reader import READ_COMMITTED, FetchOutcome, FetchReader, FetchRules
+from lowtide.broker.partitions.delayed.fetch_reader import FetchOutcome, FetchReader, FetchRules, may_wait, respond
 from lowtide.broker.partitions.delayed.queue import DelayedQueue, DelayedRequest
 from lowtide.broker.partitions.fetch_session import NO_SESSION, FetchPlan, FetchSession, FetchTarget
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import PARTITIONS_AT_ONCE, PARTITIONS_OF_A_STEP
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
-from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse
-from lowtide.protocol.types import BrokerId, TopicPartition
-
-__all__ = ["READ_COMMITTED", "DelayedFetch", "FetchOutcome", "FetchReader", "FetchRules", "may_wait", "respond"]
+from lowtide.protocol.messages.fetch import FetchResponse
+from lowtide.protocol.types import TopicPartition
 
 _LOOK_AGAIN_MS: Final = 50
 """After very many partitions were looked at in vain, they rest for so long: whatever changes, this takes but a part of the loop's time."""
@@ -281,13 +278,6 @@ class DelayedFetch(DelayedRequest):
             self._replicas.led.unpark(self._rules.replica_id, self)
 
 
-def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
-    """Whether the answer may wait for more: what was read isn't enough, nothing of it is urgent, and there is something to wait for."""
-    if outcome.read_bytes >= rules.minimum_bytes or outcome.ends_wait or rules.maximum_wait_ms <= 0:
-        return False
-    return outcome.waitable > 0 or plan.has_idle
-
-
 def respond_in_steps(
     plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader
 ) -> Generator[None, None, FetchResponse]:
@@ -307,34 +297,3 @@ def respond_in_steps(
         whole.node_endpoints += [endpoint for endpoint in part.node_endpoints if endpoint.node_id not in known]
     yield
     return whole
-
-
-def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> FetchResponse:
-    """The answer: all partitions, or in an incremental session those with news."""
-    responses: list[FetchableTopicResponse] = []
-    by_topic: dict[Any, FetchableTopicResponse] = {}
-    leaders: set[BrokerId] = set()
-    session = plan.session
-    for target, answer in outcome.answers:
-        if target.follower is not None and answer.error_code == ErrorCode.NONE and answer.diverging_epoch is None:
-            target.follower.told_log_start = answer.log_start_offset
-        if session is not None:
-            news = target.has_news(answer)
-            target.tell(answer)
-            session.on_answered(target, answer)
-            if plan.incremental and not news:
-                continue
-        if answer.current_leader is not None:
-            leaders.add(answer.current_leader.leader_id)
-        of = target.topic_id if rules.api_version >= TOPIC_IDS_SINCE else target.topic
-        topic = by_topic.get(of)
-        if topic is None:
-            topic = by_topic[of] = FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id, partitions=[])
-            responses.append(topic)
-        topic.partitions.append(answer)
-    if rules.is_follower:
-        reader.note_sent(outcome)
-    endpoints = [endpoint for endpoint in reader.endpoints() if endpoint.node_id in leaders] if leaders else []
-    return FetchResponse(
-        throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=plan.session_id, responses=responses, node_endpoints=endpoints
-    )

@@ -16,12 +16,20 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.partitions.fetch_session import CONSUMER, FetchTarget
+from lowtide.broker.partitions.fetch_session import CONSUMER, FetchPlan, FetchTarget
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from lowtide.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
 from lowtide.protocol.schema import NO_ROWS
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
@@ -110,9 +118,10 @@ class FetchReader:
                 answer = _failed(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
             if answer.error_code != ErrorCode.NONE or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0:
                 outcome.ends_wait = True
-            size = len(answer.records or _NO_RECORDS)
-            outcome.read_bytes += size
-            left = max(left - size, 0)
+            if answer.records is not _NO_RECORDS:
+                size = len(answer.records or _NO_RECORDS)
+                outcome.read_bytes += size
+                left = max(left - size, 0)
             outcome.answers.append((target, answer))
         return outcome
 
@@ -129,7 +138,10 @@ class FetchReader:
 
     def _check(self, partition: Partition, target: FetchTarget, rules: FetchRules) -> ErrorCode:
         """Whether this reader may read here, as far as leader and leader epoch go."""
-        error = partition.check_leadership(target.current_leader_epoch if target.current_leader_epoch >= 0 else -1)
+        epoch = target.current_leader_epoch
+        if partition.is_leader and (epoch < 0 or epoch == partition.leader_epoch):
+            return ErrorCode.NONE
+        error = partition.check_leadership(epoch if epoch >= 0 else -1)
         if error != ErrorCode.NOT_LEADER_OR_FOLLOWER or rules.is_follower or rules.api_version < _FOLLOWER_READS_SINCE:
             return error
         limit_ms = int(partition.lag_time_max_ms * TRUST_PART)
@@ -184,7 +196,9 @@ class FetchReader:
     ) -> PartitionData:
         """The answer to who may read here, at an offset in range."""
         log, offset = partition.log, target.fetch_offset
-        high_watermark, last_stable = log.high_watermark, log.last_stable_offset
+        high_watermark = last_stable = log.high_watermark
+        if log.transactions.any:
+            last_stable = log.last_stable_offset
         answer = PartitionData(
             partition_index=target.partition,
             error_code=ErrorCode.NONE,
@@ -305,6 +319,44 @@ class FetchReader:
     def endpoints(self) -> list[NodeEndpoint]:
         """Where the brokers listen."""
         return self._endpoints()
+
+
+def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
+    """Whether the answer may wait for more: what was read isn't enough, nothing of it is urgent, and there is something to wait for."""
+    if outcome.read_bytes >= rules.minimum_bytes or outcome.ends_wait or rules.maximum_wait_ms <= 0:
+        return False
+    return outcome.waitable > 0 or plan.has_idle
+
+
+def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> FetchResponse:
+    """The answer: all partitions, or in an incremental session those with news."""
+    responses: list[FetchableTopicResponse] = []
+    by_topic: dict[Any, FetchableTopicResponse] = {}
+    leaders: set[BrokerId] = set()
+    session = plan.session
+    for target, answer in outcome.answers:
+        if target.follower is not None and answer.error_code == ErrorCode.NONE and answer.diverging_epoch is None:
+            target.follower.told_log_start = answer.log_start_offset
+        if session is not None:
+            news = target.has_news(answer)
+            target.tell(answer)
+            session.on_answered(target, answer)
+            if plan.incremental and not news:
+                continue
+        if answer.current_leader is not None:
+            leaders.add(answer.current_leader.leader_id)
+        of = target.topic_id if rules.api_version >= TOPIC_IDS_SINCE else target.topic
+        topic = by_topic.get(of)
+        if topic is None:
+            topic = by_topic[of] = FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id, partitions=[])
+            responses.append(topic)
+        topic.partitions.append(answer)
+    if rules.is_follower:
+        reader.note_sent(outcome)
+    endpoints = [endpoint for endpoint in reader.endpoints() if endpoint.node_id in leaders] if leaders else []
+    return FetchResponse(
+        throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=plan.session_id, responses=responses, node_endpoints=endpoints
+    )
 
 
 def _has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:

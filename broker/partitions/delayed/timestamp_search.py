@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lowtide.broker.slices import RequestSlices
     from lowtide.replication.partition import Partition
     from lowtide.storage.log.decompression_room import DecompressionRoom
-    from lowtide.storage.log.file_slice import FileSlice
+    from lowtide.storage.log.segment_file import FileSlice
 
 RowT = TypeVar("RowT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.delayed.fetch import DelayedFetch, FetchReader, FetchRules
+from lowtide.broker.partitions.delayed.fetch import DelayedFetch
+from lowtide.broker.partitions.delayed.fetch_reader import FetchReader, FetchRules
 from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
@@ -33,10 +34,15 @@ class Replicas:
 
     def __init__(self, *topics: str) -> None:
         offsets = {"log_end_offset": 5, "high_watermark": 5, "last_stable_offset": 5, "log_start_offset": 0}
-        log = SimpleNamespace(**offsets, read=lambda *_, **__: NOTHING_READ)
+        log = SimpleNamespace(**offsets, read=lambda *_, **__: NOTHING_READ, transactions=SimpleNamespace(any=False))
         self.partitions = {
             topic: SimpleNamespace(
-                topic_partition=TopicPartition(topic, 0), log=log, leadership=None, check_leadership=lambda _epoch: ErrorCode.NONE
+                topic_partition=TopicPartition(topic, 0),
+                log=log,
+                leadership=None,
+                is_leader=True,
+                leader_epoch=0,
+                check_leadership=lambda _epoch: ErrorCode.NONE,
             )
             for topic in topics
         }

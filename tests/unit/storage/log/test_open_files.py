@@ -12,10 +12,10 @@ from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import FailureKind, StorageError
-from lowtide.storage.log.file_slice import FileSlice
 from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
 from lowtide.storage.log.open_files import OpenFiles
+from lowtide.storage.log.segment_file import FileSlice
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
 
 NOW_MS = 1_700_000_000_000
