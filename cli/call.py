@@ -76,9 +76,7 @@ _NETWORK: Final[Mapping[str, tuple[Any, Any]]] = {
     "timeout": (
         Annotated[
             float,
-            typer.Option(
-                "--timeout", metavar="SECONDS", min=0.1, max=HOUR_S, help="how long a question may take, with what is tried again"
-            ),
+            typer.Option("--timeout", metavar="SECONDS", min=0.1, max=HOUR_S, help="how long a request may take, retries included"),
         ],
         TIMEOUT_S,
     ),

@@ -1,4 +1,4 @@
-"""`lowtide cluster`: who is there, and what isn't well."""
+"""`lowtide cluster`: the brokers, the controller, and what is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lowtide.cli.printing import Output, plural, print_json, print_table, remark
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 from lowtide.protocol.types import TopicPartition
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Who is there, and what isn't well.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the brokers, the controller, and what is wrong.")
 app.callback()(lambda: None)
 
 SHOWN: Final = 20
@@ -31,7 +31,7 @@ Unwell = Mapping[TopicPartition, PartitionDescription]
 @app.command()
 @network
 async def status(call: NetworkCall) -> ExitCode:
-    """Say who is there, who is the controller, which partitions aren't well, what is being moved, and which features are used.
+    """Show the brokers, the controller, unhealthy partitions, reassignments, full log directories, and features.
 
     The exit code is 1 if a partition has no leader or lacks a replica, a broker is fenced, or a log directory has no room: what is being
     moved is no failure.

@@ -14,7 +14,7 @@ from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, print_json, print_table, printable
 from lowtide.cli.results import error_value, report_each
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Say what is set for topics, brokers and groups, and change it.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show what is set for topics, brokers and groups, and change it.")
 
 ALL_BROKERS: Final = "all"
 """In place of a broker's id: what is set on all of them."""
@@ -58,7 +58,7 @@ async def describe(
     group: Group = None,
     every: Annotated[bool, typer.Option("--all", "-a", help="defaults too, not only what was set")] = False,
 ) -> ExitCode:
-    """Say what is set, and where it was."""
+    """Show what is set, and where it was."""
     resources = resources_of(topic, broker, group)
     described = await call.client.describe_configs(resources, timeout=call.timeout_ms / 1000)
     values: list[dict[str, Any]] = []

@@ -59,7 +59,7 @@ def dump_log(
     first: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="leave out batches that end before it")] = 0,
     end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=0, help="leave out batches from it on")] = None,
 ) -> ExitCode:
-    """Say what is in the files of a log, also damaged ones. Reads only; a broker may be running.
+    """Show what is in the files of a log, also damaged ones. Reads only; a broker may be running.
 
     Records of __consumer_offsets and __transaction_state are decoded. With --output json each line is an object with "file" and "kind".
     """

@@ -63,7 +63,7 @@ def base_offset_of(name: str) -> Offset:
 
 
 def dumper_of(name: str) -> Dumper | None:
-    """Who can read a file of this name; None for others, and for segments."""
+    """The reader for a file of this name; None for others, and for segments."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     return next((dumper for suffix, dumper in _BY_SUFFIX.items() if name.removesuffix(".deleted").endswith(suffix)), None)

@@ -44,7 +44,7 @@ class Explanation(msgspec.Struct):
 
 @network
 async def explain(call: NetworkCall, topic: Annotated[str, typer.Argument(metavar="TOPIC")]) -> ExitCode:
-    """Say what keeps the oldest segment of each partition of a topic, and when it will go, by which rule. Lowtide's brokers know that."""
+    """Show what keeps the oldest segment of each partition of a topic, and when it will go, by which rule. Lowtide's brokers know that."""
     explanation = await explained(call.client, topic, call.timeout_ms)
     if call.output is Output.JSON:
         print_json(_value(topic, explanation))

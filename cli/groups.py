@@ -18,7 +18,7 @@ from lowtide.cli.printing import Output, plural, print_json, print_table, printa
 from lowtide.cli.results import error_value, report_each
 from lowtide.protocol.types import TopicPartition
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, describe, set back and delete consumer groups.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
 
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP…")]
 
@@ -61,7 +61,7 @@ async def describe(
     *,
     members: Annotated[bool, typer.Option("--members", "-m", help="and what each member reads")] = False,
 ) -> ExitCode:
-    """Say what groups have committed, and how many records they are behind; records that are deleted aren't counted."""
+    """Show what groups have committed, and how many records they are behind; records that are deleted aren't counted."""
     described = await call.client.describe_groups(groups, timeout=call.timeout_ms / 1000)
     found = {name: each for name, each in described.items() if isinstance(each, GroupDescription)}
     lags, failed = await find_lags(call.client, list(found), call.timeout_ms)
@@ -86,7 +86,7 @@ async def describe(
 @app.command()
 @network
 async def offsets(call: NetworkCall, groups: Groups) -> ExitCode:
-    """Say what groups have committed, as it is; works for groups that the cluster doesn't list, too."""
+    """Show what groups have committed, as it is; works for groups that the cluster doesn't list, too."""
     answers = await call.client.list_group_offsets(groups, timeout=call.timeout_ms / 1000)
     values: list[dict[str, Any]] = []
     failed: dict[Any, AdminError | None] = {}

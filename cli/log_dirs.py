@@ -31,7 +31,7 @@ async def log_dirs(
     topic: Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="PATTERN", help="of these topics, with * and ?")] = None,
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="a row for each partition, the largest first")] = False,
 ) -> ExitCode:
-    """Say what log directories brokers have, how full they are, and how much space partitions take."""
+    """Show what log directories brokers have, how full they are, and how much space partitions take."""
     answers = await call.client.describe_log_dirs(broker or None, timeout=call.timeout_ms / 1000)
     failed: dict[Any, AdminError | None] = {
         f"broker {broker_id}": each for broker_id, each in answers.items() if isinstance(each, AdminError)

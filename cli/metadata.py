@@ -70,7 +70,7 @@ Metadata = Annotated[
         "log directory",
     ),
 ]
-Ca = Annotated[str | None, typer.Option("--metadata-ca", metavar="FILE", help="who has signed the etcd's certificates, in PEM")]
+Ca = Annotated[str | None, typer.Option("--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM")]
 Cert = Annotated[str | None, typer.Option("--metadata-cert", metavar="FILE", help="the certificate that is shown to the etcd, in PEM")]
 Key = Annotated[str | None, typer.Option("--metadata-key", metavar="FILE", help="its key, in PEM")]
 Files = Annotated[list[str] | None, typer.Argument(metavar="FILE…", help="what `lowtide metadata export` has written on other machines")]
@@ -102,7 +102,7 @@ def status(
     metadata_cert: Cert = None,
     metadata_key: Key = None,
 ) -> ExitCode:
-    """Say what log directories and the store know, and whether the store may be acted upon. Changes nothing; brokers must be stopped.
+    """Show what log directories and the store know, and whether the store may be acted upon. Changes nothing; brokers must be stopped.
 
     Ends with 0 if the store is as the directories know it, with 1 if it has to be brought forward.
     """

@@ -26,7 +26,7 @@ def add_metadata(parser: argparse.ArgumentParser) -> None:
         metavar="etcd://HOST:PORT,HOST:PORT/PREFIX",
         help="keep the metadata in an etcd, in common with other brokers; without it they are in the first log directory",
     )
-    parser.add_argument("--metadata-ca", metavar="FILE", help="who has signed the etcd's certificates, in PEM; with it TLS is spoken")
+    parser.add_argument("--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM; turns TLS on")
     parser.add_argument("--metadata-cert", metavar="FILE", help="the certificate that is shown to the etcd, in PEM")
     parser.add_argument("--metadata-key", metavar="FILE", help="its key, in PEM")
 

@@ -21,7 +21,7 @@ from lowtide.cli.printing import Output, plural, print_json, print_table
 from lowtide.cli.results import error_value, report_each
 from lowtide.protocol.types import topic_id_text
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, describe, make, change and delete topics.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, describe, create, change and delete topics.")
 app.command("explain")(explain)
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
@@ -49,7 +49,7 @@ async def list_topics(
 @app.command()
 @network
 async def describe(call: NetworkCall, topics: Topics) -> ExitCode:
-    """Say where the partitions of topics are, who leads them, and what is set for the topics."""
+    """Show the partitions of topics, their leaders and replicas, and what is configured for the topics."""
     described = await call.client.describe_topics(topics, timeout=call.timeout_ms / 1000)
     found = {name: topic for name, topic in described.items() if isinstance(topic, TopicDescription)}
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
