@@ -213,7 +213,7 @@ def _check_anew(cluster: ClusterWorld, former_id: bytes) -> None:
     topic = cluster.shared.image.topics.get(BRIEF)
     if topic is None or topic.topic_id == former_id:
         return
-    cluster.effects["topic made anew"] += 1
+    cluster.effects["topic created again"] += 1
     for machine in cluster.machines:
         watch = cluster.invariants.replica(machine.broker_id, topic.topic_id, 0)
         if watch is not None and (watch.log_start or watch.log_end):
