@@ -17,8 +17,9 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.storage.log.loader import LogPlace, create_log
+from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import LogConfig
+from lowtide.storage.log.log_place import LogPlace
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
 
 ROUNDS = 7

@@ -34,8 +34,9 @@ from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint, read_checkpoint
 from lowtide.storage.directory.sync_failure import mark_failed, write_anew
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
-from lowtide.storage.log.loader import Checked, KnownLog, LoadReport, LogPlace, create_log, load_log
+from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
+from lowtide.storage.log.log_place import Checked, KnownLog, LoadReport, LogPlace
 from lowtide.storage.log.producer_state import ProducerStateManager
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, Identity, LogDirectory, list_directory
 from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal, OnDurable

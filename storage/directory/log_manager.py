@@ -30,8 +30,8 @@ from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, encod
 from lowtide.storage.directory.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.directory.log_starts import LogStarts, all_together
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing, storage_error
-from lowtide.storage.log.loader import LoadReport
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
+from lowtide.storage.log.log_place import LoadReport
 from lowtide.storage.log.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
 from lowtide.storage.log_directory import Identity
 from lowtide.storage.log_start.journal import OnDurable

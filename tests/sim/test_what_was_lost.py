@@ -12,8 +12,9 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
 from lowtide.simulation.kept_load import KeptLoad, Rules
 from lowtide.simulation.transaction_invariants import CommittedTransactions
-from lowtide.storage.log.loader import LogPlace, create_log
+from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import FollowerAppend, Log, LogConfig
+from lowtide.storage.log.log_place import LogPlace
 
 NOW_MS = SIMULATION_WALL_START_MS + 40_000
 HUNG, OTHER = 7, 8

@@ -23,6 +23,7 @@ OTHERS = sorted(path for folder in ("tests", "bench", "demo", "examples") for pa
 """Code that is read, and isn't part of the package."""
 
 FILE_LINES = 500
+SOURCE_LINES = 400
 FUNCTION_LINES = 70
 
 LONG_FILES = {
@@ -33,6 +34,37 @@ LONG_FILES = {
     "tests/unit/storage/log_start/test_journal.py": 715,
 }
 """Test files that are longer than a file should be, with the length they may have. Numbers here fall and entries go; none is added."""
+
+LONG_SOURCES = frozenset(
+    {
+        "broker/coordinator/classic/classic_group.py",
+        "broker/coordinator/consumer/consumer_group.py",
+        "broker/coordinator/runtime/coordinator_runtime.py",
+        "broker/coordinator/transactions/transaction_shard.py",
+        "broker/lifecycle/broker.py",
+        "broker/network/connection.py",
+        "broker/partitions/fetch_session.py",
+        "broker/partitions/replica_fetcher.py",
+        "broker/partitions/replica_manager.py",
+        "metadata/image.py",
+        "metadata/session.py",
+        "protocol/primitives.py",
+        "protocol/records.py",
+        "runtime/filesystem/memory.py",
+        "runtime/simulated_loop.py",
+        "runtime/simulated_transport.py",
+        "simulation/cluster_invariants.py",
+        "simulation/cluster_load.py",
+        "simulation/consumer_group_load.py",
+        "storage/directory/directory_logs.py",
+        "storage/directory/log_manager.py",
+        "storage/log/producer_state.py",
+        "storage/log/segment.py",
+        "storage/log/validator.py",
+        "storage/log_start/journal.py",
+    }
+)
+"""Modules longer than `SOURCE_LINES`, at most `FILE_LINES`: nearly all have one large class, still to be taken apart. None is added."""
 
 TABLES = re.compile(r"keys_\w+\.py")
 
@@ -60,7 +92,8 @@ def test_the_rules_see_the_code():
 def test_files_and_functions_can_be_read(path: Path):
     """A function fits a screen or two, a file a sitting; tables may be longer, and tests that were long already."""
     if not TABLES.fullmatch(path.name):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONG_FILES.get(relative(path), FILE_LINES)
+        most = SOURCE_LINES if path in SOURCES and relative(path) not in LONG_SOURCES else FILE_LINES
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONG_FILES.get(relative(path), most)
     for function in functions(path):
         assert (function.end_lineno or 0) - function.lineno + 1 <= FUNCTION_LINES, f"{function.name} at line {function.lineno}"
 
@@ -82,11 +115,14 @@ def test_c_can_be_read_too(path: Path):
 
 
 def test_the_list_of_long_files_only_shrinks():
-    """An entry goes when its file is short enough, or gone, and follows a file that has become much shorter. Code has none."""
+    """An entry goes when its file is short enough, or gone, and follows a file that has become much shorter."""
     lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in OTHERS}
     for name, allowed in LONG_FILES.items():
         assert FILE_LINES < lengths.get(name, 0), f"{name} needs no entry any more"
         assert allowed - lengths[name] <= 100, f"the entry of {name} can fall to {lengths[name]}"
+    sources = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    for name in LONG_SOURCES:
+        assert sources.get(name, 0) > SOURCE_LINES, f"{name} needs no entry any more"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

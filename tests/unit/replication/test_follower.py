@@ -28,8 +28,9 @@ from lowtide.replication.follower import (
 )
 from lowtide.replication.partition import Partition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import LogPlace, create_log
+from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import Log, LogConfig
+from lowtide.storage.log.log_place import LogPlace
 
 KEY = TopicPartition("t", 0)
 _PREFIX = Struct(">qii")

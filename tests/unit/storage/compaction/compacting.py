@@ -22,8 +22,9 @@ from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleana
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlace, CleaningReport, LogCleaning
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
+from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import FollowerAppend, LogConfig, RemovedSegment
+from lowtide.storage.log.log_place import KnownLog, LogPlace
 from lowtide.storage.log.segment_ages import SegmentAges
 
 DIRECTORY = "/disk/t-0"

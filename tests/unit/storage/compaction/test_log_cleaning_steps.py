@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, Operation
-from lowtide.storage.log.loader import LogPlace, create_log
+from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.log_place import LogPlace
 
 from .compacting import CONFIG, NOW_MS
 from .test_log_cleaning import contents_on_the_way, filled

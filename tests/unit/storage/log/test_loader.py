@@ -15,8 +15,9 @@ from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log import log_recovery as recovery
-from lowtide.storage.log.loader import KnownLog, LoadReport, LogPlace, create_log, load_log
+from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
+from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
 from lowtide.storage.log.segment import offset_name
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
 

@@ -18,8 +18,9 @@ from lowtide.protocol.records import Record, build_batch, iterate_batches, itera
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
-from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
+from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FileSlice, LogConfig, RemovedSegment, SegmentCache
+from lowtide.storage.log.log_place import KnownLog, LogPlace
 from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
 
 DIRECTORY = "/disk/flights-0"

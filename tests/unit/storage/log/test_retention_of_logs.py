@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import LogPlace, create_log
+from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.log_place import LogPlace
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention_explain import explain
 from lowtide.storage.log.retention_plan import Reason, RetentionOffsets, plan_retention

@@ -14,7 +14,8 @@ from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.loader import LogPlace, create_log
+from lowtide.storage.log.loader import create_log
+from lowtide.storage.log.log_place import LogPlace
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention_plan import NOTHING_GOES, Deletion, Reason, RetentionOffsets, RetentionPlan, plan_retention
 from lowtide.storage.log.segment import Segment

@@ -18,8 +18,9 @@ from lowtide.protocol.records import build_batch, iterate_batches, iterate_recor
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
+from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
+from lowtide.storage.log.log_place import KnownLog, LogPlace
 from lowtide.storage.log.markers import make_marker
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.producer_state import ProducerStateManager

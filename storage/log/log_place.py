@@ -1,0 +1,67 @@
+"""What a log is opened with, what is known of it before, and what opening it took."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.log.log_values import LogConfig
+from lowtide.storage.log.producer_state import ProducerStateManager
+from lowtide.storage.log.segment_files import SegmentCache
+
+
+class LoadReport(msgspec.Struct):
+    """What loading a log had to mend, for one line in the log."""
+
+    bytes_cut: int = 0
+    """Bytes behind the last sound batch of the segment that was cut."""
+    reason: str | None = None
+    """What was wrong with the first of them."""
+    segments_dropped: int = 0
+    segments_checked: int = 0
+    indexes_rebuilt: int = 0
+    epochs_rebuilt: bool = False
+    restarted_at_log_start: bool = False
+    removed_files: list[str] = msgspec.field(default_factory=list)
+
+
+class Checked(NamedTuple):
+    """What loading several logs took."""
+
+    logs: int
+    segments_checked: int
+    bytes_cut: int
+
+    def plus(self, report: LoadReport) -> Checked:
+        """With one log more."""
+        return Checked(self.logs + 1, self.segments_checked + report.segments_checked, self.bytes_cut + report.bytes_cut)
+
+
+class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Which log is opened, where, and with what. Without a cache or the state of producers it gets its own."""
+
+    filesystem: FileSystem
+    directory: str
+    config: LogConfig
+    topic_partition: TopicPartition
+    topic_id: TopicId
+    cache: SegmentCache = msgspec.field(default_factory=SegmentCache)
+    producer_state: ProducerStateManager = msgspec.field(default_factory=ProducerStateManager)
+
+
+class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What the files of the log directory say of a log.
+
+    `log_start_offset` is 0 without an entry; `clean`: the broker stopped cleanly after it had written them.
+    """
+
+    recovery_point: Offset
+    log_start_offset: Offset
+    clean: bool
+    high_watermark: Offset = 0
+    """0 if unknown."""
+    cleaned_to: Offset = 0
+    """A gap between unsynced segments below it is the compaction's of another broker."""
