@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.coordinator.transactions.transaction import STATE_NAMES, TransactionState
+from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES, TransactionState
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import GroupMetadata, OffsetCommit, decode_record

@@ -21,7 +21,8 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
-from lowtide.replication.follower import Following, Phase
+from lowtide.replication.follower import Following
+from lowtide.replication.follower_phase import Phase
 from lowtide.replication.follower_reads import AnsweredFetches
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ import msgspec
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.replication.follower_phase import FollowerEvent, Phase, next_phase
 from lowtide.replication.follower_state import NEVER_MS
 from lowtide.storage.log.segment_files import RemovedSegment
 
@@ -46,20 +47,6 @@ LAGGING_ERRORS: Final = frozenset(
 
 LAGGING_BACKOFF_MS: Final = 20
 """The first rest after one of those; it doubles up to `replica.fetch.backoff.ms`."""
-
-
-class Phase(Enum):
-    """What a partition that is followed does next."""
-
-    FETCHING = "fetching"
-    """action: it is in the fetch, unless it is delayed. transition: a truncation → SETTLING; an offset out of range → ASKING_RANGE."""
-    ASKING_EPOCH = "asking where its last leader epoch ends"
-    """action: OffsetForLeaderEpoch, before it fetches from a leader that can't say it in a Fetch. transition: the answer → SETTLING, or
-    FETCHING where nothing has to go."""
-    ASKING_RANGE = "asking where the leader's log starts and ends"
-    """action: ListOffsets. transition: the answer → SETTLING or, delayed, FETCHING."""
-    SETTLING = "waiting for the disk"
-    """action: none; nothing may be appended. transition: truncated, journalled and durable → FETCHING or ASKING_EPOCH."""
 
 
 class Following(msgspec.Struct, kw_only=True):
@@ -109,6 +96,10 @@ class Following(msgspec.Struct, kw_only=True):
     def waits_for_flush(self) -> bool:
         """Whether what it has appended must be on the disk before it is reported."""
         return self.flush_to > self.log.recovery_point
+
+    def on_event(self, event: FollowerEvent) -> None:
+        """Go into the phase that follows. Raises AssertionError where the event can't happen in this one."""
+        self.phase = next_phase(self.phase, event)
 
     def back_off(self, now_ms: int, maximum_ms: int, *, lagging: bool) -> None:
         """Rest: after an error that passes soon shortly, and longer each time."""

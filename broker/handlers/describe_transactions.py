@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Final
 
-from lowtide.broker.coordinator.transactions.transaction import STATE_NAMES
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext

@@ -16,8 +16,9 @@ from collections.abc import Generator
 from typing import Final
 
 from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, PatternError
-from lowtide.broker.coordinator.transactions.transaction import STATE_NAMES, Transaction
+from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext

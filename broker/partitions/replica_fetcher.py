@@ -25,7 +25,6 @@ from lowtide.replication.follower import (
     Decision,
     Delay,
     Following,
-    Phase,
     Reset,
     Simple,
     Truncate,
@@ -36,6 +35,7 @@ from lowtide.replication.follower import (
     take,
     truncation,
 )
+from lowtide.replication.follower_phase import FollowerEvent, Phase
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import StorageError
 
@@ -108,7 +108,7 @@ class ReplicaFetcher:
         if log.unsettled:
             self.plan.wait_for_disk(following)
         if self.plan.version == OLD_FETCH_VERSION and log.leader_epochs.latest >= 0:
-            self._ask(following, Phase.ASKING_EPOCH)
+            self._ask(following, FollowerEvent.ASK_EPOCH)
         elif (step := first_truncation(log)) is not None:
             self._truncate(following, step)
         self._wake.set()
@@ -213,7 +213,7 @@ class ReplicaFetcher:
         rises: list[Following] = []
         turn_ends_ms = parts.clock.monotonic_ms() + TURN_MS
         for following, row in rows:
-            if following.has_left:
+            if following.has_left or following.phase is not Phase.FETCHING:  # An answer may name a partition twice.
                 continue
             self._carry_out(following, decide(following, row), fetch, row, rises)
             if parts.clock.monotonic_ms() >= turn_ends_ms:
@@ -233,7 +233,7 @@ class ReplicaFetcher:
         if decision is Simple.TAKE:
             self._take(following, fetch, row, rises)
         elif decision is Simple.ASK_RANGE:
-            self._ask(following, Phase.ASKING_RANGE)
+            self._ask(following, FollowerEvent.ASK_RANGE)
         else:
             self._carry_out_later(following, decision)
 
@@ -304,7 +304,7 @@ class ReplicaFetcher:
         if step.offset >= before and log.log_start_offset < before:
             self._delay(following, Delay("nothing diverges that could be truncated", lagging=True))
             return
-        following.phase = Phase.SETTLING
+        following.on_event(FollowerEvent.CUT)
         self.plan.wait_for_disk(following)
         self._parts.replicas.log_manager.truncate(log, step.offset, partial(self._on_truncated, following, step))
         note_truncated(log, step)
@@ -322,13 +322,13 @@ class ReplicaFetcher:
     def _on_truncated(self, following: Following, step: Truncate, error: OSError | None) -> None:
         if error is None and not following.has_left:
             if step.again and self.plan.version == OLD_FETCH_VERSION:
-                self._ask(following, Phase.ASKING_EPOCH)
+                self._ask(following, FollowerEvent.ASK_EPOCH)
             else:
-                following.phase = Phase.FETCHING
+                following.on_event(FollowerEvent.SETTLED)
         self._parts.on_settled(following.key)
 
     def _reset(self, following: Following, offset: Offset) -> None:
-        following.phase = Phase.SETTLING
+        following.on_event(FollowerEvent.CUT)
         self.plan.wait_for_disk(following)
         log = following.log
         self._parts.truncations.tell(
@@ -347,7 +347,7 @@ class ReplicaFetcher:
 
     def _on_reset(self, following: Following, error: OSError | None) -> None:
         if error is None and not following.has_left:
-            following.phase = Phase.FETCHING
+            following.on_event(FollowerEvent.SETTLED)
         self._parts.replicas.on_follower_appended(following.partition)
         self._parts.on_settled(following.key)
 
@@ -364,8 +364,8 @@ class ReplicaFetcher:
         self.plan.delay(following, following.delayed_until_ms)
 
     # ------------------------------------------------------------------ questions besides fetches
-    def _ask(self, following: Following, phase: Phase) -> None:
-        following.phase = phase
+    def _ask(self, following: Following, event: FollowerEvent) -> None:
+        following.on_event(event)
         self._asking[following.key] = following
         self.plan.touch(following)
         self._wake.set()
@@ -396,7 +396,7 @@ class ReplicaFetcher:
         if not self._counts(following, Phase.ASKING_RANGE):
             return
         del self._asking[following.key]
-        following.phase = Phase.FETCHING
+        following.on_event(FollowerEvent.ANSWERED)
         if isinstance(found, LeaderRange):
             self._carry_out_later(following, decide_range(following, found.start, found.end))
         else:
@@ -409,7 +409,7 @@ class ReplicaFetcher:
             self._delay(following, Delay(found.name if found is not None else "no answer to OffsetForLeaderEpoch", lagging=True))
             return
         del self._asking[following.key]
-        following.phase = Phase.FETCHING
+        following.on_event(FollowerEvent.ANSWERED)
         self.plan.touch(following)
         step = truncation(following.log, found.leader_epoch, found.end_offset)
         if step.offset < following.log.log_end_offset:

@@ -22,8 +22,8 @@ from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.runtime import coordinator_runtime as runtime
 from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.transactions.marker_sender import MarkerSender
-from lowtide.broker.coordinator.transactions.transaction import ENDING
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
+from lowtide.broker.coordinator.transactions.transaction_state import ENDING
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier
 from lowtide.broker.partitions.delayed import commit
 from lowtide.broker.pending import Pending

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from lowtide.broker.coordinator.classic import group_state
+from lowtide.broker.coordinator.transactions import transaction_state
+from lowtide.replication import follower_phase
 
 
 class Machine(NamedTuple):
@@ -38,6 +40,13 @@ class Machine(NamedTuple):
 
 MACHINES = {
     "classic group": Machine(group_state.GroupState, group_state.GroupEvent, group_state.TRANSITIONS, group_state.next_state),
+    "transaction": Machine(
+        transaction_state.TransactionState,
+        transaction_state.TransactionEvent,
+        transaction_state.TRANSITIONS,
+        transaction_state.next_state,
+    ),
+    "follower": Machine(follower_phase.Phase, follower_phase.FollowerEvent, follower_phase.TRANSITIONS, follower_phase.next_phase),
 }
 ARROW = re.compile(r"^    ([A-Z_, ]+?) +── ([A-Z_, ]+) ──> +([A-Z_]+)$", re.MULTILINE)
 

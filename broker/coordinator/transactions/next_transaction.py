@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from lowtide.broker.coordinator.transactions.transaction import ENDING, EPOCH_BUMPS_SINCE, EPOCH_MAX, Transaction, TransactionState
+from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE, EPOCH_MAX, Transaction
+from lowtide.broker.coordinator.transactions.transaction_state import ENDING, TransactionEvent, TransactionState, next_state
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId
 
@@ -51,7 +52,7 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
         # Unlike in Kafka, one that is fenced itself ends no other producer's transaction.
         is_fenced = expected is not None and expected[1] not in (known.producer_epoch, known.last_producer_epoch)
         return ErrorCode.PRODUCER_FENCED if is_fenced else known
-    fields: dict[str, Any] = {"timeout_ms": timeout_ms, "state": TransactionState.EMPTY, "partitions": frozenset()}
+    fields: dict[str, Any] = {"timeout_ms": timeout_ms, "state": next_state(known.state, TransactionEvent.INIT), "partitions": frozenset()}
     fields |= {"started_ms": NO_TIMESTAMP, "client_version": 0, "next_producer_id": NO_PRODUCER_ID}
     if known.is_exhausted and (expected is None or expected[1] == known.producer_epoch):
         producer_id = take()
@@ -122,7 +123,7 @@ def ended(known: Transaction, take: Take, *, is_commit: bool, client_version: in
     """Return the state of a transaction that ends now. Errors: COORDINATOR_LOAD_IN_PROGRESS where it needs an id and none is at hand."""
     state = msgspec.structs.replace(
         known,
-        state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
+        state=next_state(known.state, TransactionEvent.COMMIT if is_commit else TransactionEvent.ABORT),
         client_version=client_version,
         partitions=known.partitions if known.state is TransactionState.ONGOING else frozenset(),
     )

@@ -2,19 +2,19 @@
 
 A value that is replaced as a whole by records (`take`); what may follow what is here, why it does is in `transactions`.
 
-Guards: a state is only ever left for one that may follow it; the end of a transaction that was decided isn't decided again.
+Guards: the state changes by the table of `transaction_state` alone; the end of a transaction that was decided isn't decided again.
 
-Source: KIP-98, KIP-360, KIP-890; Kafka's `TransactionMetadata`, `TransactionState`.
+Source: KIP-98, KIP-360, KIP-890; Kafka's `TransactionMetadata`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import IntEnum
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
+from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES, TransactionState, may_follow
 from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.transaction_records import (
     PartitionsSchema,
@@ -29,53 +29,6 @@ EPOCH_MAX: Final = 2**15 - 1
 
 EPOCH_BUMPS_SINCE: Final = 2
 """The version of transactions in which each has an epoch of its own (KIP-890)."""
-
-
-class TransactionState(IntEnum):
-    """What a transactional id is doing, by the numbers of Kafka's records."""
-
-    EMPTY = 0
-    """It has a producer, which has begun nothing. action: partitions begin a transaction. transition: → ONGOING."""
-    ONGOING = 1
-    """Its transaction is open. action: partitions are added. transition: ended → PREPARE_COMMIT, PREPARE_ABORT; too old, or another
-    producer comes → PREPARE_ABORT, with a higher epoch."""
-    PREPARE_COMMIT = 2
-    """It is committed, and its markers are being written. action: CONCURRENT_TRANSACTIONS. transition: all have been → COMPLETE_COMMIT."""
-    PREPARE_ABORT = 3
-    """It is aborted, and its markers are being written. action: CONCURRENT_TRANSACTIONS. transition: all have been → COMPLETE_ABORT."""
-    COMPLETE_COMMIT = 4
-    """As EMPTY, and the same end may be asked for again."""
-    COMPLETE_ABORT = 5
-    """As EMPTY, and the same end may be asked for again."""
-    DEAD = 6
-    """Unused for too long; forgotten."""
-
-
-STATE_NAMES: Final[Mapping[TransactionState, str]] = {
-    TransactionState.EMPTY: "Empty",
-    TransactionState.ONGOING: "Ongoing",
-    TransactionState.PREPARE_COMMIT: "PrepareCommit",
-    TransactionState.PREPARE_ABORT: "PrepareAbort",
-    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
-    TransactionState.COMPLETE_ABORT: "CompleteAbort",
-    TransactionState.DEAD: "Dead",
-}
-
-IDLE: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-"""No transaction is open or ending."""
-
-ENDING: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-
-_PRECEDED_BY: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
-    TransactionState.EMPTY: IDLE,
-    TransactionState.ONGOING: IDLE | {TransactionState.ONGOING},
-    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING, TransactionState.PREPARE_COMMIT}),
-    TransactionState.PREPARE_ABORT: IDLE | {TransactionState.ONGOING, TransactionState.PREPARE_ABORT},
-    TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
-    TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
-    TransactionState.DEAD: IDLE,
-}
-"""An end that is being written is sent once more by a coordinator that takes over; an empty one may be aborted for its epoch."""
 
 
 class Transaction(msgspec.Struct, kw_only=True):
@@ -111,8 +64,8 @@ class Transaction(msgspec.Struct, kw_only=True):
         return self.bumps_epochs and self.producer_epoch == producer_epoch + 1
 
     def check_may_become(self, state: TransactionState) -> None:
-        """Fails on a state that can't follow: that is our own bug, found before it is kept."""
-        assert self.state in _PRECEDED_BY[state], f"{self.transactional_id}: {STATE_NAMES[self.state]} to {STATE_NAMES[state]}"
+        """Fails on a state that can't follow: a mistake in this program, found before the record is appended."""
+        assert may_follow(self.state, state), f"{self.transactional_id}: {STATE_NAMES[self.state]} to {STATE_NAMES[state]}"
 
     def as_record(self) -> CoordinatorRecord:
         """Its record."""

@@ -16,9 +16,10 @@ from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, Telling
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.producer_ids import ProducerIds
-from lowtide.broker.coordinator.transactions.transaction import Transaction, TransactionState
+from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings, transaction_settings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
+from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.pending import Pending
 from lowtide.metadata.image import ImageDelta, MetadataImage

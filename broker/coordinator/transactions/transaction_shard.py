@@ -22,16 +22,16 @@ from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.transactions.next_transaction import AskedEnd, ended, next_end, next_producer
-from lowtide.broker.coordinator.transactions.transaction import (
+from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE, Transaction, from_value
+from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
+from lowtide.broker.coordinator.transactions.transaction_state import (
     ENDING,
-    EPOCH_BUMPS_SINCE,
     IDLE,
     STATE_NAMES,
-    Transaction,
+    TransactionEvent,
     TransactionState,
-    from_value,
+    next_state,
 )
-from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
 from lowtide.protocol.types import (
@@ -269,7 +269,7 @@ class Transactions:
         begins = found.state is not TransactionState.ONGOING
         state = msgspec.structs.replace(
             found,
-            state=TransactionState.ONGOING,
+            state=next_state(found.state, TransactionEvent.ADD),
             partitions=found.partitions | added,
             started_ms=effects.wall_ms if begins else found.started_ms,
             client_version=client_version,
@@ -365,10 +365,9 @@ class Transactions:
             self._complete(known, effects)
 
     def _complete(self, known: Transaction, effects: Effects) -> None:
-        is_commit = known.state is TransactionState.PREPARE_COMMIT
         state = msgspec.structs.replace(
             known,
-            state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+            state=next_state(known.state, TransactionEvent.ALL_MARKED),
             partitions=frozenset(),
         )
         if known.next_producer_id != NO_PRODUCER_ID:

@@ -6,7 +6,8 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lowtide.broker.coordinator.transactions.transaction import Transaction, TransactionState
+from lowtide.broker.coordinator.transactions.transaction import Transaction
+from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.protocol.transaction_records import REMEMBERED_PARTITIONS_MAX, decode_transaction, encode_transaction
 from lowtide.protocol.types import TopicPartition
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern
-from lowtide.broker.coordinator.transactions.transaction import Transaction, TransactionState
+from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
+from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.broker.handlers import list_transactions
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import Turns

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.transactions.transaction import EPOCH_MAX, Transaction, TransactionState
+from lowtide.broker.coordinator.transactions.transaction import EPOCH_MAX, Transaction
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
+from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.transaction_records import decode_transaction
 from lowtide.protocol.types import TopicPartition

@@ -1,0 +1,113 @@
+"""What a transactional id is doing: the states, and what leads from one to the next.
+
+    EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT          ── INIT ──>       EMPTY
+    EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, ONGOING ── ADD ──>        ONGOING
+    ONGOING                                         ── COMMIT ──>     PREPARE_COMMIT
+    EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, ONGOING ── ABORT ──>      PREPARE_ABORT
+    PREPARE_COMMIT                                  ── SEND_AGAIN ──> PREPARE_COMMIT
+    PREPARE_ABORT                                   ── SEND_AGAIN ──> PREPARE_ABORT
+    PREPARE_COMMIT                                  ── ALL_MARKED ──> COMPLETE_COMMIT
+    PREPARE_ABORT                                   ── ALL_MARKED ──> COMPLETE_ABORT
+    EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT          ── EXPIRE ──>     DEAD
+
+An id begins in EMPTY, with its first producer. Every other pair is a mistake in this program, and raises before a record is appended.
+
+Source: Kafka's `TransactionState`; KIP-98, KIP-360, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+from typing import Final
+
+
+class TransactionState(IntEnum):
+    """What a transactional id is doing, by the numbers of Kafka's records."""
+
+    EMPTY = 0
+    """It has a producer, which has begun nothing. action: partitions begin a transaction. transition: the next producer comes (INIT) →
+    EMPTY; partitions are added (ADD) → ONGOING; a producer of KIP-890 aborts, for its next epoch (ABORT) → PREPARE_ABORT; unused for too
+    long (EXPIRE) → DEAD."""
+    ONGOING = 1
+    """Its transaction is open. action: partitions are added. transition: more partitions (ADD) → ONGOING; EndTxn (COMMIT) → PREPARE_COMMIT;
+    EndTxn, too old, or another producer comes, with a higher epoch (ABORT) → PREPARE_ABORT."""
+    PREPARE_COMMIT = 2
+    """It is committed, and markers are sent to its partitions. action: CONCURRENT_TRANSACTIONS. transition: a coordinator that takes over,
+    or a retry, records it again (SEND_AGAIN) → PREPARE_COMMIT; each partition has its marker (ALL_MARKED) → COMPLETE_COMMIT."""
+    PREPARE_ABORT = 3
+    """It is aborted, and markers are sent to its partitions. action: CONCURRENT_TRANSACTIONS. transition: a coordinator that takes over, or
+    a retry, records it again (SEND_AGAIN) → PREPARE_ABORT; each partition has its marker (ALL_MARKED) → COMPLETE_ABORT."""
+    COMPLETE_COMMIT = 4
+    """action: as in EMPTY, and the same end may be asked for again. transition: INIT → EMPTY; ADD → ONGOING; ABORT → PREPARE_ABORT;
+    EXPIRE → DEAD."""
+    COMPLETE_ABORT = 5
+    """action: as in EMPTY, and the same end may be asked for again. transition: INIT → EMPTY; ADD → ONGOING; ABORT → PREPARE_ABORT;
+    EXPIRE → DEAD."""
+    DEAD = 6
+    """action: none; the id is forgotten. transition: none."""
+
+
+class TransactionEvent(Enum):
+    """What changes the state of a transactional id."""
+
+    INIT = "a producer is given its id and epoch"
+    ADD = "partitions are added"
+    COMMIT = "the transaction ends, committed"
+    ABORT = "the transaction ends, aborted"
+    SEND_AGAIN = "an end is recorded again, to send its markers"
+    ALL_MARKED = "each partition has its marker"
+    EXPIRE = "the id was unused for too long"
+
+
+TRANSITIONS: Final[Mapping[tuple[TransactionState, TransactionEvent], TransactionState]] = {
+    (TransactionState.EMPTY, TransactionEvent.INIT): TransactionState.EMPTY,
+    (TransactionState.EMPTY, TransactionEvent.ADD): TransactionState.ONGOING,
+    (TransactionState.EMPTY, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.EMPTY, TransactionEvent.EXPIRE): TransactionState.DEAD,
+    (TransactionState.ONGOING, TransactionEvent.ADD): TransactionState.ONGOING,
+    (TransactionState.ONGOING, TransactionEvent.COMMIT): TransactionState.PREPARE_COMMIT,
+    (TransactionState.ONGOING, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.PREPARE_COMMIT, TransactionEvent.SEND_AGAIN): TransactionState.PREPARE_COMMIT,
+    (TransactionState.PREPARE_COMMIT, TransactionEvent.ALL_MARKED): TransactionState.COMPLETE_COMMIT,
+    (TransactionState.PREPARE_ABORT, TransactionEvent.SEND_AGAIN): TransactionState.PREPARE_ABORT,
+    (TransactionState.PREPARE_ABORT, TransactionEvent.ALL_MARKED): TransactionState.COMPLETE_ABORT,
+    (TransactionState.COMPLETE_COMMIT, TransactionEvent.INIT): TransactionState.EMPTY,
+    (TransactionState.COMPLETE_COMMIT, TransactionEvent.ADD): TransactionState.ONGOING,
+    (TransactionState.COMPLETE_COMMIT, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.COMPLETE_COMMIT, TransactionEvent.EXPIRE): TransactionState.DEAD,
+    (TransactionState.COMPLETE_ABORT, TransactionEvent.INIT): TransactionState.EMPTY,
+    (TransactionState.COMPLETE_ABORT, TransactionEvent.ADD): TransactionState.ONGOING,
+    (TransactionState.COMPLETE_ABORT, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.COMPLETE_ABORT, TransactionEvent.EXPIRE): TransactionState.DEAD,
+}
+
+STATE_NAMES: Final[Mapping[TransactionState, str]] = {
+    TransactionState.EMPTY: "Empty",
+    TransactionState.ONGOING: "Ongoing",
+    TransactionState.PREPARE_COMMIT: "PrepareCommit",
+    TransactionState.PREPARE_ABORT: "PrepareAbort",
+    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
+    TransactionState.COMPLETE_ABORT: "CompleteAbort",
+    TransactionState.DEAD: "Dead",
+}
+"""The names in answers to clients."""
+
+IDLE: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+"""No transaction is open or ending."""
+
+ENDING: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+
+_FOLLOWS: Final = frozenset((before, after) for (before, _), after in TRANSITIONS.items())
+
+
+def next_state(state: TransactionState, event: TransactionEvent) -> TransactionState:
+    """The state that an event leads to. Raises AssertionError where the event can't happen in the state."""
+    following = TRANSITIONS.get((state, event))
+    assert following is not None, f"{event.name} can't happen to a transactional id in {state.name}"
+    return following
+
+
+def may_follow(before: TransactionState, after: TransactionState) -> bool:
+    """Whether any event leads from one state to the other."""
+    return (before, after) in _FOLLOWS
