@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, cast
 
 from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.execution import END_TURN, ENTER_LANE, GO_ON, IN_TURN, LANED, LEAVE_LANE, PARK, PARKED, RUNNING, TURN
 from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR
 from lowtide.broker.network.large_requests import LargeRequest
 from lowtide.broker.network.outgoing import AnswerSlot, EncodedAnswer, OutgoingQueue, Part
@@ -40,9 +41,6 @@ UNCOUNTED_FRAME_BYTES = 1 << 20
 TURN_MS = 2
 """How long requests of one connection are executed while others may wait; the one that is begun is finished."""
 
-_PARKED, _LANED = 1, 2
-"""Why nothing is executed now: a request is parked, or the broker doesn't serve yet, or others are to have their turn; the slow lane."""
-
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 
 
@@ -58,8 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: bytearray | mmap.mmap | None = None
         self._filled = self._target = self._allowed = 0
         self._slots: deque[AnswerSlot[Route]] = deque()
-        self._held = 0
-        self._turn_ms = TURN_MS
+        self._execution = RUNNING
         self._turns_left = 0
         self._backlog = b""
         self._reading_paused = False
@@ -87,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(reason)
         elif not self._host.serving:
             # Held as if a request were parked. What comes first pauses the reading; here uvloop would ignore it, and begin to read.
-            self._held |= _PARKED
+            self._execution = PARK[self._execution]
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the partial frame, else the buffer that all connections share."""
@@ -186,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
     def _consume(self, buffer: memoryview, end: int) -> None:
         """Handle the whole frames in `buffer[:end]`; keep the rest."""
         position = 0
-        maximum, turn_ends_ms = self._host.maximum_frame_bytes, self.last_active_ms + self._turn_ms
+        maximum, turn_ms = self._host.maximum_frame_bytes, TURN_MS if self._execution == RUNNING else 0
         while end - position >= 4 and not self._blocked:  # noqa: PLR2004
             size = _LENGTH.unpack_from(buffer, position)[0]
             if not 0 < size <= maximum:
@@ -199,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
             if self.closed:
                 return
             position = stop
-            if position < end and self._host.now_ms() >= turn_ends_ms and not self._blocked:
+            if position < end and self._host.now_ms() >= self.last_active_ms + turn_ms and not self._blocked:
                 self._end_turn()
         if position == end:
             return
@@ -211,8 +208,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_turn(self) -> None:
         """Let other connections have theirs: held as if a request were parked, until the event loop comes round."""
-        self._held |= _PARKED if self._turn_ms else _LANED
-        if self._turn_ms:
+        if self._execution == IN_TURN:
+            self._execution = END_TURN[IN_TURN]
+        else:
+            self._execution = PARK[self._execution]
             asyncio.get_running_loop().call_soon(self.begin)
 
     def _start_frame(self, received: memoryview) -> None:
@@ -306,31 +305,31 @@ class Connection(asyncio.BufferedProtocol):
 
     def begin(self) -> None:
         """The broker serves now, or it is this connection's turn again: execute what came meanwhile, and read on."""
-        self._held &= ~_PARKED
+        self._execution = GO_ON[self._execution]
         self.last_active_ms = self._host.now_ms()
         self._unblock()
 
     def enter_slow_lane(self, turns: int) -> None:
         """Execute a frame at a time, when it is given a turn; until it has had so many, or may leave."""
-        self._held |= _LANED
-        self._turn_ms = 0
+        self._execution = ENTER_LANE[self._execution]
         self._turns_left = turns
 
     def take_turn(self, *, may_leave: bool) -> None:
         """Execute the next frame that waits, if nothing else holds it, and read on if none waits any more."""
         if self.closed:
             return
-        self._held &= ~_LANED
+        self._execution = TURN[self._execution]
         if not self._blocked and (self._backlog or self._frame_is_whole):
             self._turns_left -= 1
-        if may_leave or self._turns_left <= 0:
-            self._turn_ms = TURN_MS
+        leaves = may_leave or self._turns_left <= 0
+        if leaves:
+            self._execution = LEAVE_LANE[self._execution]
         self.last_active_ms = self._host.now_ms()
         self._unblock()
         if not self._backlog and not self.closed:
             self._resume_reading()  # Also when a request was parked: its client may go.
-        if self._turn_ms == 0:
-            self._held |= _LANED
+        if not leaves:
+            self._execution = END_TURN[self._execution]
 
     @property
     def received_bytes(self) -> int:
@@ -408,7 +407,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = AnswerSlot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
         self._slots.append(slot)
         if not slot.may_be_followed:
-            self._held |= _PARKED
+            self._execution = PARK[self._execution]
         pending.listen(lambda response: self._on_answer(slot, response))
 
     def _on_answer(self, slot: AnswerSlot[Route], response: Any) -> None:
@@ -417,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot.pending = None
         if not slot.may_be_followed:
-            self._held &= ~_PARKED
+            self._execution = GO_ON[self._execution]
         if response is None:
             self.close(f"{slot.route.name} could not be answered")
             return
@@ -428,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
                 slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []
             except TooManyRowsError:  # Its slot waits on, and holds the connection, until the answer is bytes.
                 slot.may_be_followed = False
-                self._held |= _PARKED
+                self._execution = PARK[self._execution]
                 slot.pending = self._host.large_requests.encode(slot.route.large, slot.correlation_id, response)
                 slot.pending.listen(partial(self._on_answer, slot))
                 return
@@ -442,9 +441,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ flow
     @property
-    def _blocked(self) -> bool | int:
-        """Whether nothing may be executed now: it is held, by too many parked produces or answers too, or its client doesn't read."""
-        return self._held or len(self._slots) >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
+    def _blocked(self) -> bool:
+        """Whether nothing may be executed now: by its state (`execution`), too many parked answers, or a client that doesn't read."""
+        return (
+            self._execution >= PARKED or len(self._slots) >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
+        )
 
     @property
     def _waits_for_memory(self) -> bool:
@@ -460,7 +461,7 @@ class Connection(asyncio.BufferedProtocol):
     def _unblock(self) -> None:
         """Execute what had to wait, then read on."""
         if self._blocked or self.closed:
-            if self._held & _LANED:
+            if self._execution >= LANED:
                 self._host.lane.enter(self)
             return
         if self._frame is not None and self._frame_is_whole:
@@ -476,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close_when_done()
 
     def _pause_reading(self) -> None:
-        if self._held & _LANED:
+        if self._execution >= LANED:
             self._host.lane.enter(self)
         if not self._reading_paused and self._transport is not None and not self._transport.is_closing():
             self._reading_paused = True

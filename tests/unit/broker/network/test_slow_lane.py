@@ -8,6 +8,7 @@ import struct
 
 from lowtide.broker.network import slow_lane
 from lowtide.broker.network.connection import Connection
+from lowtide.broker.network.execution import Execution
 from lowtide.broker.network.slow_lane import REFUSALS_PER_S, TURNS, TURNS_A_PASS, Refusals
 
 from .test_connection import ECHO, PARK, World, answer, frame, simulate
@@ -75,7 +76,7 @@ def test_an_address_without_refusals_never_sees_the_lane() -> None:
         for reader, _ in clients:
             for number in range(50):
                 assert await answer(reader) == (number, b"")
-        assert all(connection._held == 0 and connection._turns_left == 0 for connection in world.host.connections)
+        assert all(connection._execution == Execution.RUNNING and connection._turns_left == 0 for connection in world.host.connections)
 
     simulate(run)
 
@@ -87,10 +88,10 @@ def test_a_connection_that_was_there_stays_free() -> None:
         await answer(reader)
         await trouble(world)
         (connection,) = world.host.connections
-        assert connection._held == 0
+        assert connection._execution == Execution.RUNNING
         await world.client()
         await asyncio.sleep(0.1)
-        assert [connection._held != 0 for connection in world.host.connections] == [False, True]
+        assert [connection._execution != Execution.RUNNING for connection in world.host.connections] == [False, True]
 
     simulate(run)
 
@@ -159,17 +160,17 @@ def test_who_makes_sense_leaves_the_lane_and_so_does_who_comes_from_a_calm_addre
     async def run(world: World) -> None:
         readers, (proven, other) = await laned(world, 2)
         for number in range(TURNS):
-            assert proven._held != 0
+            assert proven._execution != Execution.RUNNING
             bring(proven, frame(ECHO, number))
             assert await answer(readers[0]) == (number, b"")
-        assert proven._held == 0
+        assert proven._execution == Execution.RUNNING
         bring(other, frame(ECHO, 1))
         assert await answer(readers[1]) == (1, b"")
-        assert other._held != 0
+        assert other._execution != Execution.RUNNING
         await asyncio.sleep(2)
         bring(other, frame(ECHO, 2))
         assert await answer(readers[1]) == (2, b"")
-        assert other._held == 0
+        assert other._execution == Execution.RUNNING
 
     simulate(run)
 
