@@ -262,6 +262,8 @@ class Broker:
         dispatcher.register(handlers_of_ours(context, groups, retention))
         host = self._host = self._connection_host(dispatcher, config, self.replicas.slices.turns)
         host.serving = False
+        if (pause := ports.collector_pause) is not None:
+            host.large_requests.on_rows = pause.note
         self._server = Server(host, idle_after_ms=config.connections_max_idle_ms, backlog=self._descriptors.accept_backlog)
         self.ports = await open_listeners(self._server, config.listeners)
         self.log.info("limits", **self._descriptors.as_log(), max_connections=host.admission.limits.total)
@@ -277,7 +279,8 @@ class Broker:
         watches = (space.on_tick, self._image_lines.on_tick)
         ticks = (self.replicas.tick, self._watch_replication, groups.on_tick, transactions.on_tick, *watches)
         memory = MemoryUpkeep(ports.heap, ports.worker, ports.clock)
-        pieces = (self._check_store, *ticks, self._wake_controller, memory.on_tick)
+        pauses = () if pause is None else (pause.on_tick,)
+        pieces = (self._check_store, *ticks, self._wake_controller, memory.on_tick, *pauses)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager, pieces)
         self._due_work.start()
 

@@ -12,6 +12,7 @@ from lowtide.metadata.etcd_address import DEFAULT_PREFIX, EtcdAddress
 from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper, ThreadLeaseKeeper
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.runtime.clock import Clock, SystemClock
+from lowtide.runtime.collector_pause import CollectorPause
 from lowtide.runtime.committer import Committer, ThreadCommitter
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
 from lowtide.runtime.heap import Heap, system_heap
@@ -47,6 +48,8 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """How many descriptors this broker may use, sockets among them."""
     heap: Heap | None = None
     """The memory of the process; None where nothing can be given back."""
+    collector_pause: CollectorPause | None = None
+    """Where the process is this broker alone."""
     read_usage: ReadUsage = no_usage
     """What the loop's thread has used; called by that thread."""
 

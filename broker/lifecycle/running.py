@@ -7,10 +7,13 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.ports import real_ports
 from lowtide.metadata.etcd_address import EtcdAddress
+from lowtide.runtime.collector_pause import CollectorPause
 from lowtide.runtime.long_lived import LongLived
 
 
@@ -26,7 +29,9 @@ async def run_broker(
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     long_lived = LongLived()
-    broker = Broker(config, real_ports(loop, etcd), logger, on_failed=stopping.set, on_partition_made=long_lived.note_made)
+    ports = real_ports(loop, etcd)
+    ports = msgspec.structs.replace(ports, collector_pause=CollectorPause(ports.clock))
+    broker = Broker(config, ports, logger, on_failed=stopping.set, on_partition_made=long_lived.note_made)
 
     def on_signal() -> None:
         if stopping.is_set():

@@ -96,6 +96,7 @@ class LargeRequest:
         self.answer: Pending[Any] = Pending()
         self.on_done: Callable[[], None] | None = None
         self.charged = 0
+        self.elsewhere = 0
         self.piece: Piece | None = None
         self.waits_for: list[Pending[Any]] = []
         self.changes = False
@@ -122,6 +123,9 @@ class LargeRequests:
         self._on_bug = on_bug
         self._on_refused = on_refused
         self._rows_alive = 0
+        self._rows_elsewhere = 0
+        self.on_rows: Callable[[int], None] | None = None
+        """Called when rows come or go, with those of all large requests, also of those that are counted elsewhere."""
         self._waiting: deque[LargeRequest] = deque()
 
     @property
@@ -165,14 +169,15 @@ class LargeRequests:
             if self._rows_alive + expected > 2 * self._rows_max:
                 return
             self._waiting.popleft()
-            request.charged = expected
-            self._rows_alive += expected
+            self._charge(request, expected)
             request.piece = Piece(self._steps(request), partial(self._on_failed, request))
             self._turns.add(request.piece)
 
     def _charge(self, request: LargeRequest, rows: int) -> None:
         self._rows_alive += rows - request.charged
         request.charged = rows
+        if self.on_rows is not None:
+            self.on_rows(self._rows_alive + self._rows_elsewhere)
 
     def _on_gone(self, request: LargeRequest) -> None:
         """Its client doesn't wait any more."""
@@ -201,6 +206,8 @@ class LargeRequests:
         on_done, request.on_done = request.on_done, None
         request.frame = request.sender = request.piece = None  # A piece refers to its request: nothing must wait for the collector.
         request.waits_for = []
+        self._rows_elsewhere -= request.elsewhere
+        request.elsewhere = 0
         self._charge(request, 0)
         if on_done is not None:
             on_done()
@@ -285,6 +292,8 @@ class LargeRequests:
             while True:
                 waited = next(steps)
                 if waited is COUNTED_ELSEWHERE:
+                    request.elsewhere += request.charged
+                    self._rows_elsewhere += request.charged
                     self._charge(request, 0)
                     self._admit()
                 yield waited
