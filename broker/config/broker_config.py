@@ -69,6 +69,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """At least `socket_request_max_bytes`; no limit is the largest number there is."""
     request_decompressed_max_bytes: int
     request_rows_max: int
+    answers_unread_max_bytes: int
     connections_max_idle_ms: int
     """No limit is the largest number there is."""
     max_connections: int
@@ -183,6 +184,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
         queued_max_request_bytes=_request_memory(values),
         request_decompressed_max_bytes=_number(values, "lowtide.request.decompressed.max.bytes"),
         request_rows_max=_number(values, "lowtide.request.rows.max"),
+        answers_unread_max_bytes=_number(values, "lowtide.answers.unread.max.bytes"),
         connections_max_idle_ms=_limit(values, "connections.max.idle.ms"),
         max_connections=_number(values, "max.connections"),
         max_connections_per_ip=_number(values, "max.connections.per.ip"),

@@ -209,6 +209,7 @@ class Broker:
             log=self.log,
             maximum_frame_bytes=config.socket_request_max_bytes,
             request_memory_bytes=config.queued_max_request_bytes,
+            answer_memory_bytes=config.answers_unread_max_bytes,
             limits=connection_limits(config, self._descriptors),
             request_rows_max=config.request_rows_max,
             turns=turns,

@@ -76,7 +76,8 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or "")  # noqa: PLR2004
         self._transport.set_write_buffer_limits(high=0)
-        self._outgoing = OutgoingQueue(self._transport, self._host.buffers, self._host.worker, self.close, self.resume_writing)
+        host = self._host
+        self._outgoing = OutgoingQueue(self._transport, host.buffers, host.worker, self.close, self.resume_writing, host.answers)
         self.connected_ms = self._host.now_ms()
         self.last_active_ms = self.connected_ms - 1  # What comes in the same millisecond counts.
         reason = self._host.on_connected(self)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from lowtide.broker.network.admission import Admission, Admitted, ConnectionLimits
+from lowtide.broker.network.answer_memory import AnswerMemory
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.frame_buffers import FrameBuffers
 from lowtide.broker.network.large_requests import LargeRequests, LargeRoute
@@ -53,6 +54,7 @@ class ConnectionHost:
         log: Any,
         maximum_frame_bytes: int,
         request_memory_bytes: int,
+        answer_memory_bytes: int,
         limits: ConnectionLimits,
         request_rows_max: int,
         turns: Turns,
@@ -64,6 +66,7 @@ class ConnectionHost:
         self.log = log
         self.maximum_frame_bytes = maximum_frame_bytes
         self.memory = RequestMemory(request_memory_bytes)
+        self.answers = AnswerMemory(answer_memory_bytes, clock.monotonic_ms)
         self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused)
         self.buffers = BufferPool(CHUNK_BYTES, _IDLE_CHUNKS)
         self.frame_buffers = FrameBuffers(self.buffers)

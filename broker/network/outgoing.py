@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from lowtide.broker.network.answer_memory import AnswerMemory
 from lowtide.broker.pending import Pending
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.log import FileSlice
@@ -56,6 +57,8 @@ class WriteTransport(Protocol):
 
     def writelines(self, parts: list[Buffer]) -> None: ...
 
+    def get_write_buffer_size(self) -> int: ...
+
 
 class BufferPool:
     """Reused buffers of one size, shared by all connections of a broker: fresh memory costs page faults, some ten times a hot copy."""
@@ -84,7 +87,20 @@ class BufferPool:
 class OutgoingQueue:
     """The bytes of one connection on their way out, in order. `paused` follows the transport's pause and resume."""
 
-    __slots__ = ("_borrowed", "_on_broken", "_on_turn", "_parts", "_pool", "_position", "_reading", "_transport", "_worker", "paused")
+    __slots__ = (
+        "_borrowed",
+        "_memory",
+        "_on_broken",
+        "_on_turn",
+        "_parts",
+        "_pool",
+        "_position",
+        "_queued_bytes",
+        "_reading",
+        "_transport",
+        "_worker",
+        "paused",
+    )
 
     def __init__(
         self,
@@ -93,8 +109,9 @@ class OutgoingQueue:
         worker: Worker,
         on_broken: Callable[[str], None],
         on_turn: Callable[[], None] | None = None,
+        memory: AnswerMemory | None = None,
     ) -> None:
-        """`on_broken(reason)` is called when a slice can no longer be sent.
+        """`on_broken(reason)` is called when a slice can no longer be sent. What isn't read is counted in `memory`.
 
         `on_turn` is called in a later pass of the loop when much was sent and more is left: the queue is `paused` until it is resumed.
         """
@@ -103,7 +120,9 @@ class OutgoingQueue:
         self._worker = worker
         self._on_broken = on_broken
         self._on_turn = self.resume if on_turn is None else on_turn
+        self._memory = memory
         self._parts: deque[Part] = deque()
+        self._queued_bytes = 0
         self._position = 0
         self._borrowed: bytearray | None = None
         self._reading = False
@@ -119,20 +138,41 @@ class OutgoingQueue:
         if not self._parts and not self.paused and not self._reading and FileSlice not in map(type, parts):
             # Nearly all answers are bytes that nothing is before: they need no turn in the queue.
             self._transport.writelines(parts)  # type: ignore[arg-type]  # no slices are among them
+            self._count_unread()
             return
         self._parts.extend(parts)
+        self._queued_bytes += sum(len(part) for part in parts if not isinstance(part, FileSlice))
         self.pump()
+        self._count_unread()
 
     def resume(self) -> None:
         """The socket took all it was given: its buffer may be used again, the next piece may follow."""
         self.paused = False
         self._give_back()
         self.pump()
+        if self._memory is not None:
+            self._memory.note(self)
+
+    def _count_unread(self) -> None:
+        if self.paused and self._memory is not None:
+            self._memory.note(self)
 
     def close(self) -> None:
         """Drop what was not sent: the connection is gone."""
         self._parts.clear()
+        self._queued_bytes = 0
         self.paused = True
+        if self._memory is not None:
+            self._memory.forget(self)
+
+    @property
+    def unread_bytes(self) -> int:
+        """What is in memory and the socket hasn't taken."""
+        return self._queued_bytes + self._transport.get_write_buffer_size()
+
+    def give_up(self, reason: str) -> None:
+        """Close the connection."""
+        self._break(reason)
 
     def pump(self) -> None:
         """Write pieces until the socket is full, a cold page has to be read, others are to have their turn, or nothing is left."""
@@ -158,6 +198,7 @@ class OutgoingQueue:
             if not isinstance(part, FileSlice):
                 run.append(part)
                 size += len(part)
+                self._queued_bytes -= len(part)
                 parts.popleft()
                 continue
             if self._borrowed is None:
@@ -218,6 +259,7 @@ class OutgoingQueue:
 
     def _break(self, reason: str) -> None:
         self._parts.clear()
+        self._queued_bytes = 0
         self._on_broken(reason)
 
     def _give_back(self) -> None:

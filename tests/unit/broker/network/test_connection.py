@@ -101,13 +101,13 @@ class World:
             log=self.log,
             maximum_frame_bytes=MAXIMUM_FRAME_BYTES,
             request_memory_bytes=request_memory_bytes,
+            answer_memory_bytes=1 << 30,
             limits=ConnectionLimits(maximum_connections, f"max.connections={maximum_connections} are open", maximum_connections),
             request_rows_max=100_000,
             turns=Turns(loop, self.clock),
         )
         self.writers: list[asyncio.StreamWriter] = []
-        self.server = Server(self.host, idle_after_ms=600_000)
-        self.port = 0
+        self.server, self.port = Server(self.host, idle_after_ms=600_000), 0
 
     async def client(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self.port == 0:

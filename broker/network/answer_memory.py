@@ -1,0 +1,91 @@
+"""The memory that answers hold together which clients have asked for and don't read (`lowtide.answers.unread.max.bytes`).
+
+A connection executes nothing more while its client doesn't take the answers that are there, so each holds a few; thousands of connections
+hold as many as they are. When all of them hold more than the limit, connections are closed: first the one whose client has read nothing for
+longest. A client that reads is behind those that don't, however slow it is.
+
+Bytes that wait in files don't count, nor what the system's socket buffers hold.
+
+Pure: counts bytes and holds none, and asks who holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+REASON: Final = "its client doesn't read its answers, and those of all connections have reached lowtide.answers.unread.max.bytes"
+
+
+class Writer(Protocol):
+    """What has answers for a client."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much of them the socket hasn't taken."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Close the connection."""
+        ...
+
+
+class _Holding(msgspec.Struct):
+    """What a writer had when it was asked last, and since when its client has read nothing of it."""
+
+    unread_bytes: int
+    since_ms: int
+
+
+class AnswerMemory:
+    """See the module."""
+
+    def __init__(self, limit_bytes: int, now_ms: Callable[[], int]) -> None:
+        self._limit_bytes = limit_bytes
+        self._now_ms = now_ms
+        self._holding: dict[Writer, _Holding] = {}
+        self._used_bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """What is unread, as far as it was told."""
+        return self._used_bytes
+
+    def note(self, writer: Writer) -> None:
+        """What a writer has to send has changed, and the socket doesn't take it all; or it does now."""
+        self._look(writer, self._now_ms())
+        if self._used_bytes > self._limit_bytes:
+            self._make_room()
+
+    def forget(self, writer: Writer) -> None:
+        """Its connection is gone, or it has nothing left to send."""
+        holding = self._holding.pop(writer, None)
+        if holding is not None:
+            self._used_bytes -= holding.unread_bytes
+
+    def _look(self, writer: Writer, now_ms: int) -> None:
+        unread_bytes = writer.unread_bytes
+        holding = self._holding.get(writer)
+        if unread_bytes == 0:
+            self.forget(writer)
+        elif holding is None:
+            self._holding[writer] = _Holding(unread_bytes, now_ms)
+            self._used_bytes += unread_bytes
+        else:
+            if unread_bytes < holding.unread_bytes:
+                holding.since_ms = now_ms
+            self._used_bytes += unread_bytes - holding.unread_bytes
+            holding.unread_bytes = unread_bytes
+
+    def _make_room(self) -> None:
+        now_ms = self._now_ms()
+        for writer in list(self._holding):
+            self._look(writer, now_ms)
+        in_turn = sorted(self._holding, key=lambda writer: (self._holding[writer].since_ms, -self._holding[writer].unread_bytes))
+        for writer in in_turn:
+            if self._used_bytes <= self._limit_bytes:
+                return
+            self.forget(writer)
+            writer.give_up(REASON)

@@ -1,0 +1,90 @@
+"""Answers that clients ask for and don't read: their memory is bounded, and those who read are served."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lowtide.broker.network.answer_memory import REASON, AnswerMemory
+
+from .test_connection import ECHO, LARGE, World, answer, frame, simulate
+
+LIMIT = 5_000_000
+
+
+class Client:
+    """A writer as its client leaves it."""
+
+    def __init__(self, unread_bytes: int) -> None:
+        self.unread_bytes = unread_bytes
+        self.closed = False
+
+    def give_up(self, reason: str) -> None:
+        assert reason == REASON
+        self.closed = True
+
+
+def test_the_one_that_has_read_nothing_for_longest_goes_first() -> None:
+    now = [0]
+    memory = AnswerMemory(100, lambda: now[0])
+    reads, silent, later = Client(40), Client(40), Client(40)
+    for client in (reads, silent):
+        memory.note(client)
+        now[0] += 1_000
+    reads.unread_bytes = 39
+    memory.note(later)
+    assert [client.closed for client in (reads, silent, later)] == [False, True, False]
+    assert memory.used_bytes == 39 + 40
+
+
+def test_what_was_read_counts_no_more() -> None:
+    memory = AnswerMemory(100, lambda: 0)
+    clients = [Client(60), Client(60)]
+    memory.note(clients[0])
+    clients[0].unread_bytes = 10
+    memory.note(clients[1])
+    assert not any(client.closed for client in clients)
+    clients[0].unread_bytes = 0
+    memory.note(clients[0])
+    memory.forget(clients[1])
+    memory.forget(clients[1])
+    assert memory.used_bytes == 0
+
+
+def test_many_that_never_read_are_closed_and_one_that_reads_is_served() -> None:
+    async def run(world: World) -> None:
+        world.host.answers = AnswerMemory(LIMIT, world.clock.monotonic_ms)
+        reader, writer = await world.client()
+        most = 0
+        for number in range(40):
+            silent, asks = await world.client()
+            silent._transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(4):
+                asks.write(frame(LARGE, number, b"x"))
+            await asyncio.sleep(0.1)
+            most = max(most, world.host.answers.used_bytes)
+            writer.write(frame(LARGE, number, b"y"))
+            assert (await answer(reader))[0] == number
+        assert LIMIT / 2 < most <= LIMIT
+        assert len(world.host.connections) < 20
+        assert set(world.log.reasons) == {REASON}
+        writer.write(frame(ECHO, 99, b"z"))
+        assert await answer(reader) == (99, b"z")
+
+    simulate(run)
+
+
+def test_nothing_is_counted_of_connections_that_are_gone() -> None:
+    async def run(world: World) -> None:
+        for number in range(3):
+            silent, asks = await world.client()
+            silent._transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(2):
+                asks.write(frame(LARGE, number, b"x"))
+        await asyncio.sleep(0.5)
+        assert world.host.answers.used_bytes > 0
+        for writer in world.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.5)
+        assert world.host.answers.used_bytes == 0
+
+    simulate(run)
