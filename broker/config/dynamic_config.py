@@ -20,7 +20,7 @@ from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig, broke
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
-from lowtide.broker.config.topic_defaults import check_consumed_retention
+from lowtide.broker.config.topic_defaults import TOTALS_OF_LOCAL, check_consumed_retention, check_local_retention
 from lowtide.metadata.image import NOTHING_SET, MetadataImage
 
 DYNAMIC_KEYS: Final = frozenset(
@@ -78,6 +78,8 @@ class BrokerConfigs:
         else:
             config = self._overlaid(self._possible_of(self.of_all), judged)
         check_consumed_retention(config.values, config.topic_defaults)
+        if any(config.values[name] != self.current.values[name] for pair in TOTALS_OF_LOCAL.items() for name in pair):
+            check_local_retention(config.values, config.topic_defaults)
 
     def _possible_of(self, layer: Layer) -> Layer:
         return {name: text for name, text in layer.items() if self._is_possible(name, text)}

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.config.key import NO_TIERED_STORAGE, ConfigKey, Matching, OneOf, Only, Range, Type, at_least
+from lowtide.broker.config.key import ConfigKey, Matching, OneOf, Range, Type, at_least
 from lowtide.broker.config.keys_topics import CLEANUP_POLICIES, COMPRESSION_TYPES
 
 _BOOLEAN, _SHORT, _INT, _LONG, _DOUBLE = Type.BOOLEAN, Type.SHORT, Type.INT, Type.LONG, Type.DOUBLE
 _STRING, _LIST, _CLASS = Type.STRING, Type.LIST, Type.CLASS
 _FOREVER: Final = "9223372036854775807"
 _OVERRIDES: Final = Matching(r"(\s*[0-9A-Fa-f.:\[\]]+:[0-9]{1,9}\s*(,|$))*", "addresses with a number each, as in 127.0.0.1:200,::1:100")
-_LIKE_TOTAL: Final = Only(-2, NO_TIERED_STORAGE)
 _UNLIMITED: Final = "2147483647"
 
 LISTENER_PATTERN: Final = r"[A-Za-z0-9._-]+://(\[[0-9A-Fa-f:.%]*\]|[^/:\[\]]*):[0-9]{1,5}"
@@ -137,8 +136,10 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("log.retention.commitoffset.minutes", _INT, "-1", at_least(-1),
               "How old such a segment must be, in minutes; before log.retention.commitoffset.hours.", enforced=True),
     ConfigKey("log.retention.commitoffset.hours", _INT, "-1", at_least(-1), "How old such a segment must be, in hours.", enforced=True),
-    ConfigKey("log.local.retention.bytes", _LONG, "-2", _LIKE_TOTAL, "How many bytes stay on the broker's own disk under tiered storage."),
-    ConfigKey("log.local.retention.ms", _LONG, "-2", _LIKE_TOTAL, "How long segments stay on the broker's own disk under tiered storage."),
+    ConfigKey("log.local.retention.bytes", _LONG, "-2", at_least(-2),
+              "How many bytes stay on the broker's own disk under tiered storage, which this broker does not have; -2 follows log.retention.bytes."),
+    ConfigKey("log.local.retention.ms", _LONG, "-2", at_least(-2),
+              "How long segments stay on the broker's own disk under tiered storage, which this broker does not have; -2 follows log.retention.ms."),
     ConfigKey("log.cleaner.enable", _BOOLEAN, "true", None, "Whether compaction runs at all.", enforced=True),
     ConfigKey("log.cleaner.threads", _INT, "1", at_least(0), "How many logs are compacted at once, each in a process of its own.", enforced=True),
     ConfigKey("log.cleaner.backoff.ms", _LONG, "15000", at_least(0), "How long compaction rests when there is nothing to do.", enforced=True),

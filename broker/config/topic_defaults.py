@@ -14,6 +14,9 @@ from lowtide.broker.config.keys_topics import TOPIC_KEYS
 
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
+LIKE_TOTAL: Final = -2
+TOTALS_OF_LOCAL: Final = {"log.local.retention.ms": "log.retention.ms", "log.local.retention.bytes": "log.retention.bytes"}
+"""The keys of what stays on the broker's disk, with those of the total."""
 
 
 def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
@@ -36,6 +39,18 @@ def topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
 def check_consumed_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
     """Whether a broker keeps consumed records no longer than any. Errors: ImpossibleTogetherError."""
     check_broker(values, number(defaults["retention.ms"]))
+
+
+def check_local_retention(values: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
+    """Whether a broker's defaults would keep no more of a tiered log on its disk than in total.
+
+    Source: Kafka's DynamicLogConfig, which asks when one of these keys changes, and not at the start. Errors: ImpossibleTogetherError.
+    """
+    for name, total_name in TOTALS_OF_LOCAL.items():
+        local, total = number(values[name]), number(defaults[total_name.removeprefix("log.")])
+        if total >= 0 and local != LIKE_TOTAL and not 0 <= local <= total:
+            message = f"{name}={local} is not possible: allowed is at most {total_name}={total}, or {LIKE_TOTAL}"
+            raise ImpossibleTogetherError(message, name, total_name)
 
 
 def _retention_ms(values: Mapping[str, Value]) -> int:

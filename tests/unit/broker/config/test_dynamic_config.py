@@ -91,11 +91,13 @@ def test_what_is_stored_and_cannot_be_is_left_aside(stored: dict[str, str], reas
         ({"no.such": "3"}, "no.such is not a key"),
         ({"log.segment.bytes": "1"}, "log.segment.bytes=1 is not possible.*1048576"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0"),
-        ({"log.local.retention.ms": "999999999999"}, "log.local.retention.ms"),
+        ({"log.local.retention.ms": "604800001"}, "log.local.retention.ms=604800001 is not .* most log.retention.ms=604800000, or -2"),
+        ({"log.local.retention.ms": "-1"}, "log.local.retention.ms=-1 is not possible"),
         (
-            {"log.local.retention.bytes": "5"},
-            "log.local.retention.bytes=5 is not possible: allowed is only -2, for this broker has no tiered",
+            {"log.local.retention.bytes": "6", "log.retention.bytes": "5"},
+            "log.local.retention.bytes=6 is not .* most log.retention.bytes=5, or -2",
         ),
+        ({"log.local.retention.bytes": "-1", "log.retention.bytes": "5"}, "log.local.retention.bytes=-1 is not possible"),
     ],
 )
 @pytest.mark.parametrize("of_all", [True, False])
@@ -116,6 +118,37 @@ def test_layers_are_checked_together() -> None:
     configs.check({"log.retention.ms": "5000"}, of_all=True)
     with pytest.raises(ConfigError, match=r"log.retention.commitoffset.ms=5000"):
         configs.check({"log.retention.ms": "4999"}, of_all=True)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"log.local.retention.ms": "604800000"},
+        {"log.local.retention.ms": "-1", "log.retention.ms": "-1"},
+        {"log.local.retention.ms": "-2", "log.retention.ms": "5"},
+        {"log.local.retention.bytes": "5"},
+        {"log.local.retention.bytes": "5", "log.retention.bytes": "5"},
+        {"log.local.retention.bytes": "-2", "log.retention.bytes": "5"},
+    ],
+)
+@pytest.mark.parametrize("of_all", [True, False])
+def test_what_would_stay_on_the_disk_is_kept_with_the_total(wanted: dict[str, str], of_all: bool) -> None:
+    """As in Kafka's DynamicLogConfig, which compares both when they are changed, and not at the start."""
+    running().check(wanted, of_all=of_all)
+
+
+def test_the_total_is_not_lowered_below_what_would_stay_on_the_disk() -> None:
+    configs = running(broker_7={"log.local.retention.ms": "5000"})
+    configs.check({"log.retention.ms": "5000"}, of_all=True)
+    with pytest.raises(ConfigError, match=r"log.local.retention.ms=5000"):
+        configs.check({"log.retention.ms": "4999"}, of_all=True)
+
+
+def test_a_broker_that_started_with_more_on_its_disk_than_in_total_takes_other_changes() -> None:
+    configs = BrokerConfigs(load_config(settings={"node.id": "7", "log.local.retention.bytes": "6", "log.retention.bytes": "5"}))
+    configs.check({"max.connections": "3"}, of_all=False)
+    with pytest.raises(ConfigError, match=r"log.local.retention.bytes=6"):
+        configs.check({"log.retention.bytes": "4"}, of_all=False)
 
 
 def test_every_key_that_can_be_set_takes_effect() -> None:

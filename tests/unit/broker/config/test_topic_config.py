@@ -103,12 +103,21 @@ def test_what_says_how_tiered_storage_would_work_is_kept_without_effect(name: st
         assert isinstance(validate_topic_configs(BROKER, {name: wrong}), TopicConfigFault)
 
 
-@pytest.mark.parametrize(("name", "value"), [("log.local.retention.ms", "5"), ("log.local.retention.bytes", "5")])
-def test_a_broker_is_not_started_on_defaults_that_ask_for_tiered_storage(name: str, value: str):
-    assert load_config(settings={name: "-2"})
-    for key, wrong in ((name, value), ("remote.log.storage.system.enable", "true")):
-        with pytest.raises(ConfigError, match=rf"{key}={wrong} is not possible: allowed is only .*, for this broker has no tiered storage"):
-            load_config(settings={key: wrong})
+@pytest.mark.parametrize("name", ["log.local.retention.ms", "log.local.retention.bytes"])
+def test_a_broker_starts_with_the_defaults_of_topics_that_would_be_tiered(name: str):
+    """As Kafka 4.3.1 does without tiered storage, also above what is kept in total; topics without a value get them, without effect."""
+    for value in ("-2", "-1", "0", "5", "9223372036854775807"):
+        broker = load_config(settings={name: value, "log.retention.ms": "3", "log.retention.bytes": "3"})
+        assert broker.topic_defaults[name.removeprefix("log.")] == int(value)
+    with pytest.raises(ConfigError, match=rf"{name}=-3 is not possible"):
+        load_config(settings={name: "-3"})
+
+
+def test_a_broker_is_not_started_with_tiered_storage():
+    with pytest.raises(
+        ConfigError, match=r"remote.log.storage.system.enable=true is not possible: allowed is only false, for this broker has"
+    ):
+        load_config(settings={"remote.log.storage.system.enable": "true"})
 
 
 def test_what_another_version_let_through_is_left_aside():
