@@ -210,6 +210,8 @@ class ConsumerGroups(RuleBasedStateMachine):
         self.classics = []
         for _ in range(14):
             self.world.pass_time(10_001)
+            if GROUP not in self.world.groups.by_id:
+                self.epochs = (0, 0)  # It was empty, and expired: the next one of this name begins again.
             for consumer in self.consumers:
                 consumer.give_back()
                 consumer.take_up()
