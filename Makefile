@@ -12,9 +12,10 @@ CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
 ARGS ?=
 SEEDS ?= 200
+PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-rest test-pure check fmt lint types layers unit sim model chaos storm campaign sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java clean
+.PHONY: help run test test-all test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +80,9 @@ test-rest: $(INSTALLED)-pipeline kcat etcd java ## what test-all adds to test
 
 test-pure: $(INSTALLED) kcat ## unit, wire and client tests without the compiled walk over records
 	@$(BIN)/python -m tests.suite pure $(ARGS)
+
+test-pythons: $(INSTALLED) ## unit and wire tests on Python 3.11 to 3.14, as far as they can be had: PYTHONS="3.12 3.13"
+	@$(BIN)/python -m tests.suite.pythons $(PYTHONS)
 
 check: $(INSTALLED) ## check format, lint, types and layers
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make fmt"; exit 1; }
