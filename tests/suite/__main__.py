@@ -51,7 +51,7 @@ class Running:
 
     @classmethod
     def start(cls, lane: Lane, folder: Path, seed: int) -> Running:
-        log, state_file = (folder / f"{lane.name.replace(' ', '-')}.{suffix}" for suffix in ("log", "json"))
+        log, state_file = (folder / f"{lane.name.replace(', ', '-').replace(' ', '-')}.{suffix}" for suffix in ("log", "json"))
         state_file.unlink(missing_ok=True)
         env = {**os.environ, **lane.env, VARIABLE: str(state_file)}
         command = [str(Path(sys.executable).with_name("pytest")), *lane.options(seed)]

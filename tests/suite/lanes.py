@@ -20,7 +20,7 @@ class Part(Enum):
     PURE = "pure"
 
 
-AT_ONCE = 3
+AT_ONCE = 4
 
 TASTE_ONLY, FULL_ONLY = "not full", "full or seeds"
 """Marker expressions: `full` is left by `make test` to `make test-all` (`taste.py`); `seeds` runs in both, each time with other seeds."""
@@ -43,7 +43,9 @@ class Lane:
         return ["-q", f"--randomly-seed={seed}", *spread, *chosen, *self.paths]
 
 
-IN_PROCESS = ("tests/unit", "tests/wire", "tests/model", "tests/sim")
+UNIT = ("tests/unit",)
+WHOLE = ("tests/wire", "tests/model", "tests/sim")
+IN_PROCESS = (*UNIT, *WHOLE)
 SOCKETS = ("tests/chaos", "tests/clients")
 PIPELINE = ("tests/pipeline",)
 DEBUGGED = ("tests/unit/broker", "tests/unit/metadata", "tests/unit/runtime", "tests/sim")
@@ -75,7 +77,8 @@ def lanes(part: Part, cores: int) -> list[Lane]:
             return [
                 Lane("pipeline", PIPELINE, TASTE_ONLY),
                 Lane("real brokers", SOCKETS, TASTE_ONLY, workers=waiting),
-                Lane("in process", IN_PROCESS, TASTE_ONLY, env=few),
+                Lane("unit", UNIT, TASTE_ONLY),
+                Lane("wire, model, sim", WHOLE, TASTE_ONLY, env=few),
             ]
         case Part.REST:
             return [
