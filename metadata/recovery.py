@@ -5,6 +5,7 @@ store, with these differences:
 
 * a partition has no leader, and in sync are those of its in-sync replicas whose logs go furthest, by leader epoch and end; the first broker
   of them that starts is elected. So no replica leads that lacks what was acknowledged, also if the copy is a moment behind.
+* a replica that was marked as stale stays so where no better one is in sync: it may only lead after an unclean election
 * leader epochs are above all that any log, copy or the store has, by `EPOCH_JUMP`: what others hold of an older epoch counts no more
 * registrations are those that the directories have; producer ids are above all that may have been given out
 * the store gets another history, which names the one it comes from and up to where: a directory that has seen more of that is refused
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata import keys
+from lowtide.metadata.broker_image import encode_replicas
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradiction, decode_copy
 from lowtide.metadata.records import NO_LEADER, HistoryRecord, PartitionRecord, RegistrationRecord, decode, encode
@@ -177,6 +179,7 @@ def plan_recovery(
     logs = _sound_logs(facts, copy)
     values = {row[0]: row[1] for row in copy.rows.values() if not row[0].startswith((keys.STALE, keys.HISTORY, keys.SUSPENSION))}
     partitions, problems = [], []
+    kept: list[tuple[TopicId, int, PartitionImage]] = []
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
             known = logs.get((topic_id_text(topic.topic_id), number), {})
@@ -190,7 +193,10 @@ def plan_recovery(
                 problems.append(
                     f"{topic.name}-{number}: of its in-sync replicas ({names}) no sound log is given; it stays without a leader"
                 )
+                kept.append((topic.topic_id, number, state))
     _raise_counters(values, facts, copy, rows)
+    for broker_id, replicas in _still_stale(image, kept).items():
+        values[keys.stale(broker_id, _registration(copy.rows, broker_id).registered)] = encode(encode_replicas(replicas))
     history = HistoryRecord(history_id, raft_surplus, copy.history_id, copy.revision)
     back, gone = image.topics.keys() - store.topics.keys(), store.topics.keys() - image.topics.keys()
     problems += [f"topic {name} is in the store, and no broker knows of it: it is forgotten" for name in sorted(gone)]
@@ -226,6 +232,19 @@ def _recovered(
         state.replicas, in_sync, (LONG_AGO,) * len(in_sync), NO_LEADER, epoch, partition_epoch, state.adding, state.removing
     )
     return record, (max(starts), best[1]) if best is not None else (None, None)
+
+
+def _still_stale(
+    image: MetadataImage, kept: Sequence[tuple[TopicId, int, PartitionImage]]
+) -> Mapping[BrokerId, Mapping[TopicId, frozenset[int]]]:
+    """Of the partitions whose in-sync sets stay as they are, the replicas that are marked as stale (rule DR8)."""
+    stale: dict[BrokerId, dict[TopicId, frozenset[int]]] = {}
+    for topic_id, number, state in kept:
+        for member, epoch in zip(state.isr, state.isr_epochs, strict=True):
+            if image.is_stale(member, topic_id, number, epoch):
+                replicas = stale.setdefault(member, {})
+                replicas[topic_id] = replicas.get(topic_id, frozenset()) | {number}
+    return stale
 
 
 def _sound_logs(facts: Sequence[BrokerFacts], copy: MetadataCopy) -> dict[tuple[str, int], dict[BrokerId, SurveyedReplica]]:

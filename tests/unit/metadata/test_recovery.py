@@ -30,7 +30,7 @@ from lowtide.metadata.recovery import (
     plan_recovery,
 )
 from lowtide.metadata.recovery_writer import bring_forward, read_rows
-from lowtide.metadata.store import Put
+from lowtide.metadata.store import KeyValue, Put
 from lowtide.protocol.types import topic_id_text
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
@@ -136,6 +136,17 @@ def test_without_any_in_sync_log_a_partition_stays_without_a_leader_and_it_is_sa
     assert partition(plan).leader == -1
     assert len(plan.problems) == 1
     assert "t-0: of its in-sync replicas (1) no sound log is given" in plan.problems[0]
+
+
+def test_a_stale_replica_that_is_the_only_one_in_sync_stays_stale() -> None:
+    """Else a broker whose disk was emptied would be elected after the recovery, with an empty log."""
+    mark = {f"stale/1/{2:020d}": b'{"%s":[0]}' % topic_id_text(TOPIC_ID).encode()}
+    found = rows(40, isr=(1,), **mark)
+    plan = planned(facts(1, 40, end=0, found=found), facts(2, 40, found=found), facts(3, 40, found=found))
+    assert partition(plan).isr == (1,)
+    image = MetadataImage.load([KeyValue(key, value, 60, 60) for key, value in plan.values.items()], 60, prefix=b"")
+    assert image.is_stale(1, TOPIC_ID, 0, LONG_AGO)
+    assert not image.is_stale(2, TOPIC_ID, 0, LONG_AGO)
 
 
 def test_registrations_are_those_of_the_directories() -> None:
