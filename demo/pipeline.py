@@ -2,8 +2,8 @@
 
 The 336,776 flights that left New York in 2013 are written to the topic `flights`, a day after the other, a week each second. A Spark job
 of its own, `delays_by_carrier.py`, which is all that one would write, reads them while they come, computes delays by carrier and hour into
-the topic `delays` and a Parquet table, and deletes from the broker what it has committed. The same flights go to a second topic that nobody
-trims: that's how the disk would fill.
+the topic `delays` and a Parquet table, and deletes from the broker what it has committed. The same flights go to a second topic that no
+query trims: that's how the disk would fill.
 
 In the end the topic must be empty, the table must have its 60,142 rows, and each must be what pandas makes of the same file; what isn't
 ends the run with a sentence and exit code 1. A picture shows the bytes on the disk and the low watermark over time.

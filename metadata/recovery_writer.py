@@ -30,7 +30,7 @@ ALIVE_LIMIT_S: Final = 20.0
 STEP_BYTES: Final = MAX_TRANSACTION_BYTES // 2
 
 _LOOK_S: Final = 0.5
-_NOBODY: Final = -1
+_NO_BROKER: Final = -1
 
 
 async def read_rows(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, Row], Revision]:
@@ -55,7 +55,7 @@ async def until_nobody_is_registered(store: MetadataStore, prefix: bytes, limit_
 
 async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan) -> None:
     """Write the plan. Errors: RecoveryError when another recovery is under way; those of the store: it can be made again then."""
-    suspension = Put(prefix + keys.SUSPENSION, encode(SuspensionRecord("a recovery is under way, or was cut off", _NOBODY)))
+    suspension = Put(prefix + keys.SUSPENSION, encode(SuspensionRecord("a recovery is under way, or was cut off", _NO_BROKER)))
     begun = await store.transact([], [suspension])
     mine = Compare(suspension.key, "modify", "==", begun.revision)
     rows, _ = await read_rows(store, prefix)

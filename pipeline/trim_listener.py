@@ -6,7 +6,7 @@
 
 Spark tells of a batch's end when the batch is in the commit log, so what a listener trims to was consumed durably, except by a query with
 `asyncProgressTrackingEnabled`. A topic is trimmed to the least position of all queries that were declared for it, and not before each of
-them has told one. What a run left that was stopped between commit and trim goes when the query starts again: its checkpoint tells what.
+them has reported one. What a run left that was stopped between commit and trim goes when the query starts again: its checkpoint tells what.
 
 Sources: Spark's ProgressReporter (events come after the commit log), MicroBatchExecution; OffsetSeqLog for the files.
 """

@@ -2,8 +2,8 @@
 
 **At least once.** A row is acknowledged by all in-sync replicas before its task ends well, and retries between producer and broker never
 double it. But where Spark runs a task again, because it failed or by speculation, and where it runs a micro-batch again after a crash, rows
-that were written before are written once more: there is no transaction around them, as there is none in Spark's own Kafka sink. Whoever
-must not see them twice puts a key that tells them apart into the rows.
+that were written before are written once more: there is no transaction around them, as there is none in Spark's own Kafka sink. A job
+that must not see them twice puts a key that tells them apart into the rows.
 
 Producers are kept from task to task in each of Spark's worker processes: a producer id for every task would have brokers remember as many
 producers for a day. One that has failed is not used again.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Leadership(LeadershipState):
-    """See the module."""
+    """The followers, the ISR and the floor of one partition in one leader epoch."""
 
     __slots__ = ()
 
@@ -164,7 +164,7 @@ class Leadership(LeadershipState):
     def slow_at_ms(self, image: MetadataImage, now_ms: int) -> int | None:
         """When the first live replica outside the maximal ISR, or registration that isn't shown, will have been silent for too long.
 
-        That is no event of its own: whoever waits for the low watermark must look again then (rule DR4). None without any.
+        That is no event of its own: what waits for the low watermark must look again then (rule DR4). None without any.
         """
         limit_ms, times = self.lag_time_max_ms, []
         for broker_id, follower in self.followers.items():
@@ -180,7 +180,7 @@ class Leadership(LeadershipState):
 
 
 def assumed_epoch(broker_id: BrokerId, image: MetadataImage) -> BrokerEpoch:
-    """The registration of a follower whose version reports none: the one that the image shows, while nobody relies on what is reported."""
+    """The registration of a follower whose version reports none: the one that the image shows, while decisions need no report."""
     present = image.brokers.get(broker_id)
     return UNKNOWN_BROKER_EPOCH if present is None or image.log_start_reporting else present.epoch
 

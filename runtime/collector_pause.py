@@ -23,7 +23,7 @@ PAUSE_MS_MAX: Final = 30_000
 
 
 class CollectorPause:
-    """See the module."""
+    """Counts large requests, and pauses the collector of cycles while there are any."""
 
     __slots__ = ("_clock", "_since_ms")
 

@@ -1,4 +1,4 @@
-"""What administrators do to a simulated cluster while it runs: they move leaderships and replicas, and make topics anew.
+"""What administrators do to a simulated cluster while it runs: they move leaderships and replicas, and delete topics and create them again.
 
 Nothing of it may harm; it counts as a fault when it was done (`faults`).
 """
@@ -26,7 +26,7 @@ from lowtide.simulation.cluster_world import OLD_VERSION_KEY, ClusterWorld
 from lowtide.simulation.machines import Machine
 
 BRIEF: Final = "brief"
-"""A topic that is deleted and made anew."""
+"""A topic that is deleted and created again."""
 
 _ADMIN_TIMEOUT_MS: Final = 3000
 _RECORDS: Final = 4
@@ -167,8 +167,8 @@ async def upgrade(cluster: ClusterWorld) -> None:
         await cluster.stay_down(machine)
 
 
-async def topic_made_anew(cluster: ClusterWorld) -> None:
-    """A topic is deleted and made anew while a delete of its records waits for a stopped follower: the new one begins at 0 (rule DR6)."""
+async def topic_created_again(cluster: ClusterWorld) -> None:
+    """A topic is created again while a delete of its records waits for a stopped follower: the new one begins at 0 (rule DR6)."""
     if BRIEF in cluster.busy:
         return
     cluster.busy.add(BRIEF)
@@ -200,8 +200,8 @@ async def _make_anew(cluster: ClusterWorld) -> None:
     if follower is not None:
         follower.resume()
         cluster.excuses.end(follower.broker_id, after_s=0.5)
-    told = await answer
-    code = None if told is None else told.topics[0].partitions[0].error_code
+    deleted = await answer
+    code = None if deleted is None else deleted.topics[0].partitions[0].error_code
     if code is not None and code != ErrorCode.NONE and code not in _OVER:
         cluster.chronicle.violate(f"rule DR6: a delete of records of a topic that went was answered {ErrorCode(code).name}")
     if is_new:

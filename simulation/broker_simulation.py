@@ -1,6 +1,6 @@
 """One whole broker on virtual time: clients, faults, deaths, and the promises that are checked after every event.
 
-A run is made from a seed: the same seed gives the same run, event by event. Clients produce, read and delete; meanwhile the process is
+A run is drawn from a seed: the same seed gives the same run, event by event. Clients produce, read and delete; meanwhile the process is
 killed, the power goes, writes and syncs fail, the disk is full or slow. After each pass of the loop the invariants of a replica are
 checked on the logs themselves; after each restart everything is read back and compared with what clients know.
 
@@ -326,7 +326,7 @@ class CheckedLoop(SimulatedLoop):
 def _raise_failures(loop: SimulatedLoop) -> None:
     failures = loop.failures()
     if failures:
-        message = "failures that nobody handled"
+        message = "unhandled failures"
         raise BaseExceptionGroup(message, failures)
 
 

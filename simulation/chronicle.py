@@ -1,4 +1,4 @@
-"""What happened in a run, to be read by somebody: the last events with their virtual times, and the first promise that was broken."""
+"""What happened in a run, for a reader: the last events with their virtual times, and the first promise that was broken."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lowtide.simulation.history import HistoryError
 
 LINES_KEPT: Final = 4000
 _BUGS: Final = ("request failed", "task failed", "connection failed")
-"""What brokers log when an exception came that nobody expected."""
+"""What brokers log for an unexpected exception."""
 
 
 class Chronicle:
-    """See the module."""
+    """The last lines, counts of events, and the first violation of a run."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """`now_s` is virtual time."""

@@ -23,7 +23,7 @@ ConnectionLostError = ConnectionFailedError
 
 
 class WireClient(Connection):
-    """See the module. Opened by `connect`."""
+    """A connection to one broker. Opened by `connect`."""
 
     @classmethod
     async def connect(cls, host: str, port: int) -> Self:

@@ -1,6 +1,6 @@
 """A client of a simulated cluster: finds out who leads, keeps a connection to each broker, and minds how long answers take.
 
-D13: a request is answered within its timeout and a second. Whoever asks is told of a broker that neither answers nor has an excuse; it
+D13: a request is answered within its timeout and a second. The client reports a broker that neither answers nor has an excuse; it
 has one when its process, its disk or the way to it was in trouble since it was asked. It knows nothing of retries.
 """
 
@@ -54,7 +54,7 @@ class Excuses:
 
 
 class ClusterClient:
-    """See the module. One task uses it at a time."""
+    """A client with one connection to each broker. One task uses it at a time."""
 
     def __init__(
         self, *, name: str, machines: Sequence[Machine], random: Random, loop: SimulatedLoop, excuses: Excuses, chronicle: Chronicle
@@ -79,17 +79,17 @@ class ClusterClient:
         return self._loop.time()
 
     async def leader(self, topic: str, partition: int) -> BrokerId:
-        """Who is thought to lead. Errors: OSError when nobody could be asked, or nobody leads."""
+        """The leader as last reported. Errors: OSError when no broker answers, or no broker leads."""
         known = self._leaders.get((topic, partition))
         if known is None:
             await self._learn(topic)
             known = self._leaders.get((topic, partition))
         if known is None:
-            raise ConnectionLostError(f"nobody leads {topic}-{partition}")
+            raise ConnectionLostError(f"no broker leads {topic}-{partition}")
         return known
 
     def forget(self, topic: str, partition: int) -> None:
-        """Somebody else may lead."""
+        """The leader may have changed: ask again before the next request."""
         self._leaders.pop((topic, partition), None)
 
     def any_broker(self) -> BrokerId:

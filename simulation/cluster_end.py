@@ -57,7 +57,7 @@ async def check_end(cluster: ClusterWorld, check_work: Callable[[], Awaitable[No
     """All of it; `check_work` is the end of what coordinators, retention and compaction do. Errors: HistoryError."""
     lost = [load for load in cluster.loads if not can_be_led(cluster, load.topic, load.partition)]
     loads = [load for load in cluster.loads if load not in lost]
-    cluster.chronicle.counts["partitions that nobody may lead"] += len(lost)
+    cluster.chronicle.counts["partitions that no broker may lead"] += len(lost)
     for load in loads:
         await _write(cluster, load)
     await until(cluster, lambda: all(_is_in_sync(cluster, load) for load in loads), "all replicas are in sync", IN_SYNC_WITHIN_S)
@@ -115,7 +115,7 @@ def _is_in_sync(cluster: ClusterWorld, load: PartitionLoad) -> bool:
 def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
     """P7: the same ends everywhere, and no log start below the leader's; that bytes are the same is checked when high watermarks rise (P1).
 
-    One above it is left of a delete that its replica carried out as a leader, and that nobody was promised (D2, D4).
+    One above it is left of a delete that its replica carried out as a leader, and that was never acknowledged (D2, D4).
     """
     topic = cluster.shared.image.topics[load.topic]
     state = topic.partitions[load.partition]

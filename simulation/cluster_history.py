@@ -3,8 +3,8 @@
 Beyond `history`: several brokers answer, some of them late or wrong about who leads, so what a reader may see is judged by what was
 acknowledged before it asked. Deletes are ordinary, or of the leader only; producers repeat themselves, or ask for one replica only.
 
-Checked (letters of the invariants): D1 what was deleted with an acknowledgement before a read began isn't read, from whomever; D3 what
-a success says; D7 nothing is deleted that nobody asked for; D10 and R2 one value at an offset; R1 acknowledged records stay; R3 no gap;
+Checked (letters of the invariants): D1 what was deleted with an acknowledgement before a read began isn't read, from any replica; D3 what
+a success says; D7 nothing is deleted without a request; D10 and R2 one value at an offset; R1 acknowledged records stay; R3 no gap;
 R4 nothing refused or never sent is read; R5 no value twice; R6 an idempotent producer's records lie in the order of sending.
 
 When records were lost legitimately (`void_records`: too many replicas lost what they had not flushed, or a leader was elected
@@ -114,14 +114,14 @@ class ClusterPartitionHistory:
     # What readers saw
 
     def on_log_start(self, log_start_offset: Offset, *, deleted_before: Offset) -> None:
-        """An answer told a log start; `deleted_before` was acknowledged as deleted when it was asked for."""
+        """An answer contains a log start; `deleted_before` was acknowledged as deleted when it was asked for."""
         if log_start_offset < min(deleted_before, self.acknowledged_delete):
             self.fail(f"D1: an answer says that the log starts at {log_start_offset}, {deleted_before} was deleted before")
         if log_start_offset > self.requested_delete and not self.records_are_void:
-            self.fail(f"D7: the log starts at {log_start_offset}, nobody deleted beyond {self.requested_delete}")
+            self.fail(f"D7: the log starts at {log_start_offset}, no request deletes beyond {self.requested_delete}")
 
     def on_log_end(self, log_end_offset: Offset, *, acknowledged_before: Offset) -> None:
-        """A leader told where its log ends, for readers."""
+        """A leader reports the end of its log for readers."""
         if log_end_offset < acknowledged_before and not self.records_are_void:
             self.fail(f"R1: the log ends at {log_end_offset}, {acknowledged_before} was acknowledged before")
 
@@ -137,7 +137,7 @@ class ClusterPartitionHistory:
         self.check_gaps(records, start, last)
         for offset, value in records.items():
             if value not in self.sent:
-                self.fail(f"R4: offset {offset} holds {value[:40]!r}, which nobody sent")
+                self.fail(f"R4: offset {offset} holds {value[:40]!r}, which no client sent")
             if value in self.refused:
                 self.fail(f"R4: offset {offset} holds {value[:40]!r}, which was refused")
             if not self.records_are_void:
@@ -167,7 +167,7 @@ class ClusterPartitionHistory:
             self.fail(f"R2: offset {offset} held {known[:40]!r} and now {value[:40]!r}")
         place = self.places.setdefault(value, offset)
         if place != offset and place < self.requested_delete:
-            # Its first copy was deleted, and a replica that began anew above it knows nothing of its producer, as in Kafka.
+            # Its first copy was deleted, and a replica that starts again above it has no state of its producer, as in Kafka.
             self.places[value] = offset
             self.seen.pop(place, None)
         elif place != offset:

@@ -10,7 +10,7 @@ no live replica lacks an acknowledged delete; rule DR8: a directory that lost de
 another has them.
 
 Records may be lost where nothing was promised: see `on_power_cut`. Of such a partition only deletes are checked from then on, and after an
-unclean election only those that were asked for since. At the end of a run, when all replicas are the same again, everything holds anew
+unclean election only those that were asked for since. At the end of a run, when all replicas are the same again, everything holds again
 (`restore`), and P1 is looked at from the first byte on.
 """
 
@@ -68,7 +68,7 @@ class Committed:
 
 
 class ClusterInvariants:
-    """See the module."""
+    """Checks the invariants of all replicas, with the store and every log in view."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class ClusterInvariants:
         """`flushes`: each append is flushed before it counts. `unclean`: a replica that lacks records may be elected."""
         self.machines = {machine.broker_id: machine for machine in machines}
         self.loads: dict[str, dict[int, PartitionLoad]] = {}
-        self.on_void: Callable[[str, int], None] = _nobody
-        """Hears of partitions that may have lost records."""
+        self.on_void: Callable[[str, int], None] = _ignore
+        """Called with each partition that may have lost records."""
         self.checks = 0
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
@@ -155,7 +155,7 @@ class ClusterInvariants:
         self._follows_store = False
 
     def follow_store(self) -> None:
-        """It was brought forward, and nobody runs: all logs and members are looked at anew."""
+        """The store was brought forward, and no broker runs: all logs and members are checked again."""
         self._follows_store = self._looks_at_all = self._dirty = True
         self._images.clear()
         self._entries.clear()
@@ -175,7 +175,7 @@ class ClusterInvariants:
             broker_id, topic_id, number, member_epoch
         )
 
-    # Told by others
+    # Reported by others
 
     def on_delete_acknowledged(self, load: PartitionLoad, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`."""
@@ -204,7 +204,7 @@ class ClusterInvariants:
             self._violate(f"D2: broker {broker_id} says that {load.history.name} is deleted to {offset}, and starts at {watch.log_start}")
 
     def on_power_cut(self, machine: Machine) -> None:
-        """What was not flushed may be gone: until it joins the ISR anew, this broker may lack committed records."""
+        """What was not flushed may be gone: until it joins the ISR again, this broker may lack committed records."""
         self._lossy[machine.broker_id] = self._shared.image.revision
 
     def on_disk_replaced(self, machine: Machine) -> None:
@@ -232,7 +232,7 @@ class ClusterInvariants:
     def _on_election(self, topic: TopicImage, number: int, former: PartitionImage, state: PartitionImage) -> None:
         """A new leadership: was the choice right, and may records be lost by it? What counts is what the leader was a member by before.
 
-        One that is still registered by that may be dead by now, and then can't act in it; a process that has begun since registers anew.
+        One that is still registered by that may be dead by now, and then can't act in it; a process that has begun since registers again.
         """
         leader = state.leader
         members = dict(zip(former.isr, former.isr_epochs, strict=True))
@@ -282,7 +282,7 @@ class ClusterInvariants:
         return moment_s <= self._voided_s.get((topic.topic_id, number), -1.0)
 
     def restore(self) -> None:
-        """All replicas are the same again: what holds of records holds anew, and all that they have is compared."""
+        """All replicas are the same again: what holds of records holds again, and all that they have is compared."""
         self._looks_at_all = True
         for (_, topic_id, number), watch in self._watches.items():
             if self.committed(topic_id, number).is_void:
@@ -449,8 +449,8 @@ class ClusterInvariants:
         self._chronicle.violate(what)
 
 
-def _nobody(_topic: str, _number: int) -> None:
-    """Nobody wants to know."""
+def _ignore(_topic: str, _number: int) -> None:
+    """No one listens."""
 
 
 Machines: TypeAlias = Mapping[BrokerId, Machine]

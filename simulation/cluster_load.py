@@ -1,7 +1,7 @@
 """Producers, deleters and readers of one partition of a simulated cluster, who keep the history that `cluster_history` judges.
 
-Each actor does one thing after the other, over connections of its own, until it is told to end. Mostly it asks who leads, now and then
-anybody. An error or a lost connection leaves the outcome open, but for the few errors that say that nothing was done.
+Each actor does one thing after the other, over connections of its own, until the run ends. Mostly it asks the leader, now and then
+any broker. An error or a lost connection leaves the outcome open, but for the few errors that say that nothing was done.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MOVED: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""Somebody else may lead by now."""
+"""The errors after which another broker may lead."""
 
 UNDECIDED: Final = MOVED | {
     ErrorCode.REQUEST_TIMED_OUT,
@@ -144,8 +144,8 @@ class PartitionLoad:
         """A replica's log has changed, and was looked at."""
 
     def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
-        """A replica starts at `start`, which nobody asked for. Returns what is wrong with that, if anything is."""
-        return f"D7: starts at {start}, and nobody let go of more than {self.history.requested_delete}"
+        """A replica starts at `start`, which no request asks for. Returns what is wrong with that, if anything is."""
+        return f"D7: starts at {start}, and no request lets go of more than {self.history.requested_delete}"
 
     def next_producer(self) -> int:
         """A number for a producer."""
@@ -153,7 +153,7 @@ class PartitionLoad:
         return self._producers
 
     def next_values(self, count: int, random: Random) -> list[bytes]:
-        """Values that nobody sent before."""
+        """Values that no client has sent before."""
         self._values += count
         first = self._values - count
         return [b"%d-%d-%s" % (self.partition, first + index, b"x" * random.randint(0, 120)) for index in range(count)]
@@ -171,7 +171,7 @@ class Actor:
         self.random = random
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Do things until told to end."""
+        """Do one step after the other, until `until` is set."""
         while not until.is_set():
             try:
                 await self.step()

@@ -1,9 +1,9 @@
 """A whole cluster on virtual time: brokers, their metadata store, clients, faults, and the promises that are checked at every moment.
 
-Everything is made from one seed: how many brokers, how they are configured, what clients do, what goes wrong and when. The same seed
+Everything is drawn from one seed: how many brokers, how they are configured, what clients do, what goes wrong and when. The same seed
 gives the same run, event by event, and a broken promise tells the run's last events. The brokers are real ones over simulated ports.
 
-A run: the cluster starts, topics are made, clients begin; faults strike (`faults`), one after the other and several at once; then all is
+A run: the cluster starts, topics are created, clients begin; faults strike (`faults`), one after the other and several at once; then all is
 healed, and within a time all partitions must be led, written, in sync and equal on all replicas, an idle delete must take two round trips
 and two commits (rule DR5), and everything is read back. Rules DR1 to DR8 are those of docs/invariants.md.
 """
@@ -122,7 +122,7 @@ class ClusterSimulation(ClusterWorld):
     # A run
 
     async def run(self, *, strikes: int | None = None, pause_s: float = 0.25) -> None:
-        """So many faults (a few, if None), then the end; see the module."""
+        """Run with so many faults (a few, if None), then heal and check the end."""
         await self.begin()
         stop = asyncio.Event()
         for load in self.loads:
@@ -199,7 +199,7 @@ class ClusterSimulation(ClusterWorld):
         await self._until(self._all_are_up, "all brokers serve again")
 
     def _all_are_up(self) -> bool:
-        """Whether all serve; whoever has given up is started again."""
+        """Whether all serve; a broker that has given up is started again."""
         for machine in self.machines:
             self.start(machine)
         return all(machine.state is State.UP for machine in self.machines)
@@ -271,7 +271,7 @@ def simulate_cluster(
     try:
         loop.run_until_complete(cluster.run(strikes=strikes))
         if failures := loop.failures():
-            raise BaseExceptionGroup(f"failures that nobody handled, with seed {seed}", failures)  # noqa: TRY301 - noted below
+            raise BaseExceptionGroup(f"unhandled failures, with seed {seed}", failures)  # noqa: TRY301 - noted below
     except BaseException as error:
         if cluster.chronicle.violation is not None and error is not cluster.chronicle.violation:
             error.add_note(f"after: {cluster.chronicle.violation}")

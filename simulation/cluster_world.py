@@ -1,7 +1,7 @@
 """What a run of a simulated cluster happens to: its machines, store, clients and chronicle, as faults, loads and checks see them.
 
-Everything is made from one seed, in one order: a number that is drawn elsewhere is another run. It does not say what strikes, or when a run
-ends (`cluster_simulation`).
+Everything is drawn from one seed, in one order: a number that is drawn elsewhere is another run. It does not say what strikes, or when a
+run ends (`cluster_simulation`).
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class ClusterWorld:
             await asyncio.sleep(0.01)
 
     def excuse_all(self) -> None:
-        """Nobody need answer in time."""
+        """No broker needs to answer in time."""
         for machine in self.machines:
             self.excuses.begin(machine.broker_id)
 

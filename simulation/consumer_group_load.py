@@ -1,6 +1,6 @@
 """Members of groups whose partitions the broker assigns (KIP-848), alone or together with classic consumers, in a simulated cluster.
 
-A member joins, says what it has, gives back what it is told to in its own time, and only then takes what it gets; commits for what it has;
+A member joins, reports what it has, gives back what is revoked in its own time, and only then takes what it gets; commits for what it has;
 leaves, for good or to be back as the instance that it is; and dies. Classic consumers do what `group_load` says, in the form of the
 consumer protocol, so that groups change their kind while members work. All keep the history that `owner_history` judges.
 """
@@ -150,7 +150,7 @@ class OwningMember(AnyMember):
         await super().be_silent()
 
     def own(self, partitions: list[int], asked_s: float, voids: int) -> None:
-        """It has these, as it was told when it asked at `asked_s`. Errors: HistoryError."""
+        """It has these, by the answer to its request of `asked_s`. Errors: HistoryError."""
         history, now_s = self.load.owners, self.client.now_s()
         if voids != history.voids:
             return
@@ -161,7 +161,7 @@ class OwningMember(AnyMember):
         self.load.owners.on_released(self.client.name, partitions)
 
     def on_lost(self) -> None:
-        """Nobody knows what became of a request of its, nor when it will be carried out."""
+        """A request of it has no answer: its outcome is unknown, and so is when it is carried out."""
         self._unsure_until_s = self.client.now_s() + LOST_FOR_S
         self.load.owners.on_unsure(self.client.name)
 
@@ -195,14 +195,14 @@ class ConsumerMember(OwningMember):
     def __init__(self, load: ConsumerGroupLoad, client: ClusterClient, random: Random, instance: str | None) -> None:
         super().__init__(load, client, random, instance)
         self.generation_id = -1
-        self._told: list[int] = []
-        """What it is to have, as it was told last."""
-        self._told_s = 0.0
+        self._assigned: list[int] = []
+        """The partitions of the last assignment it received."""
+        self._assigned_s = 0.0
         self._tells_all = True
         self._gives_back_s = 0.0
-        """When it gives back what it was told to, at the earliest."""
+        """When it gives back what is revoked, at the earliest."""
         self._must_since_s = math.inf
-        """Since when it is told to give something back: for that it has its rebalance time-out, whatever it asks meanwhile."""
+        """Since when a partition is revoked: for that it has its rebalance time-out, whatever it asks meanwhile."""
         self._uses_pattern = random.random() < 0.3  # noqa: PLR2004
         self._makes_id = random.random() < 0.8 or self._uses_pattern  # noqa: PLR2004
         self._assignor = random.choice((None, None, "uniform", "range"))
@@ -245,7 +245,7 @@ class ConsumerMember(OwningMember):
             await self.be_silent()
 
     async def heartbeat(self) -> None:
-        """Join, or say what it has; hear what it is to have."""
+        """Join, or report what it has; receive what it is to have."""
         history, joins = self.load.owners, self.generation_id < 0
         if joins and self._makes_id and not self._member_id:
             self._member_id = f"{self.client.name} {self.random.getrandbits(64):x}"
@@ -287,7 +287,7 @@ class ConsumerMember(OwningMember):
             request.server_assignor = self._assignor
             request.topic_partitions = rows
             self._tells_all = False
-        elif sorted(self._told) == sorted(self.partitions):
+        elif sorted(self._assigned) == sorted(self.partitions):
             request.topic_partitions = rows
         return request
 
@@ -295,27 +295,27 @@ class ConsumerMember(OwningMember):
         self._member_id = answer.member_id or self._member_id
         if answer.member_epoch != self.generation_id:
             self.client.note(f"is in epoch {answer.member_epoch}{' (joins)' if joins else ''} of {self.key}")
-        self.generation_id, self._told_s = answer.member_epoch, asked_s
+        self.generation_id, self._assigned_s = answer.member_epoch, asked_s
         if answer.assignment is not None:
             topic_id, _ = self.load.topic_state()
-            told = [number for row in answer.assignment.topic_partitions if row.topic_id == topic_id for number in row.partitions]
-            if told != self._told:
-                self.client.note(f"is to have {told}, has {self.partitions}")
+            assigned = [number for row in answer.assignment.topic_partitions if row.topic_id == topic_id for number in row.partitions]
+            if assigned != self._assigned:
+                self.client.note(f"is to have {assigned}, has {self.partitions}")
                 slow = self.random.random() < 0.15 and not self.load.is_calm  # noqa: PLR2004 - some are out by that
                 self._gives_back_s = asked_s + (self.random.choice((0.5, 1.0, 4.0)) if slow else 0.0)
-            self._told = told
-        kept = [number for number in self.partitions if number in self._told]
+            self._assigned = assigned
+        kept = [number for number in self.partitions if number in self._assigned]
         self._must_since_s = math.inf if len(kept) == len(self.partitions) else min(self._must_since_s, asked_s)
         self.own(kept, min(asked_s, self._must_since_s), voids)
 
     def _reconcile(self) -> None:
         """Give back, and then take."""
-        if sorted(self._told) == sorted(self.partitions) or self.generation_id < 0 or self.client.now_s() < self._gives_back_s:
+        if sorted(self._assigned) == sorted(self.partitions) or self.generation_id < 0 or self.client.now_s() < self._gives_back_s:
             return
-        self.release([number for number in self.partitions if number not in self._told])
-        self.partitions, self._must_since_s = self._told[:], math.inf
+        self.release([number for number in self.partitions if number not in self._assigned])
+        self.partitions, self._must_since_s = self._assigned[:], math.inf
         self.client.note(f"has {self.partitions}, in epoch {self.generation_id}")
-        self.own(self.partitions, self._told_s, self.load.history.voids)
+        self.own(self.partitions, self._assigned_s, self.load.history.voids)
 
     async def _fetch_own(self) -> None:
         """Ask for the offsets of what it has, as a member."""
@@ -325,9 +325,9 @@ class ConsumerMember(OwningMember):
         group = OffsetFetchRequestGroup(group_id=self.key, member_id=self._member_id, member_epoch=self.generation_id, topics=wanted)
         voids = history.voids
         answer = await self.ask(OffsetFetchRequest(groups=[group], require_stable=True), _FETCH_VERSION, timeout_ms=COMMITTED_MS)
-        told = answer.groups[0]
-        if self.has("OffsetFetch", told.error_code, _STALE | OUT | {ErrorCode.GROUP_ID_NOT_FOUND}):
-            for row in told.topics[0].partitions if told.topics else ():
+        fetched = answer.groups[0]
+        if self.has("OffsetFetch", fetched.error_code, _STALE | OUT | {ErrorCode.GROUP_ID_NOT_FOUND}):
+            for row in fetched.topics[0].partitions if fetched.topics else ():
                 if self.has("OffsetFetch", row.error_code, NOT_YET_THERE):
                     number = row.partition_index
                     history.on_fetched(number, row.committed_offset, committed_before=before[number], voids=voids)
@@ -350,7 +350,7 @@ class ConsumerMember(OwningMember):
     def _forget(self, *, keeps_id: bool = True) -> None:
         self.remember_for_late()
         self.release(self.partitions)
-        self.generation_id, self.partitions, self._told, self._tells_all = -1, [], [], True
+        self.generation_id, self.partitions, self._assigned, self._tells_all = -1, [], [], True
         if not keeps_id:
             self._member_id = ""
 

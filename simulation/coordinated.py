@@ -1,4 +1,4 @@
-"""Clients of coordinators in a simulated cluster: they find out who coordinates a key, and do things until told to end."""
+"""Clients of coordinators in a simulated cluster: they find out who coordinates a key, and take one step after the other till the end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Coordinated:
         self._coordinator: BrokerId | None = None
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Do things until told to end."""
+        """Do one step after the other, until `until` is set."""
         while not until.is_set():
             try:
                 await self.step()

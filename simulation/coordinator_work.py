@@ -25,13 +25,13 @@ from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS, Transactio
 from lowtide.simulation.transformer import Transformer
 
 WORK_TOPIC: Final = "work"
-"""Its partitions are shared out among the members of groups, and are read by transformers as it were; nobody writes to them."""
+"""Its partitions are shared out among the members of groups, and are read by transformers as it were; no producer writes to them."""
 
 WORK_PARTITIONS: Final = 3
 GROUP_PARTITIONS: Final = int(GROUP_SETTINGS["offsets.topic.num.partitions"])
 
 SHARED_TOPIC: Final = "shared"
-"""Its partitions are shared out among the members of groups of the new protocol; nobody writes to them, and there come to be more."""
+"""Its partitions are shared out among the members of groups of the new protocol; no producer writes to them, and there come to be more."""
 
 SHARED_PARTITIONS: Final = 4
 
@@ -75,7 +75,7 @@ _LOOK_S: Final = 0.05
 
 
 class CoordinatorWork:
-    """See the module."""
+    """Starts the groups and transactions of a run, and checks them at its end."""
 
     def __init__(self, cluster: ClusterWorld, random: Random, kinds: tuple[str, ...]) -> None:
         """`kinds` are those of the cluster."""
@@ -139,7 +139,7 @@ class CoordinatorWork:
         history.requested_delete = max(history.requested_delete, consumed if len(known) == len(consuming) else LOST)
 
     def topics(self) -> dict[str, int]:
-        """The topics that are made at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
+        """The topics that are created at the beginning, with their numbers of partitions: sometimes that of groups, with small segments."""
         made = {WORK_TOPIC: WORK_PARTITIONS} if self.loads or self.ledger is not None else {}
         if self._consumers:
             made[SHARED_TOPIC] = SHARED_PARTITIONS
@@ -220,7 +220,7 @@ class CoordinatorWork:
         await cluster_end.until(self._cluster, lambda: load.is_stable, what, load.stable_within_s)
 
     async def _lose_a_member(self, load: GroupLoad) -> None:
-        """A member is gone for good, and its coordinator dies: whoever coordinates the group next must find that out."""
+        """A member is gone for good, and its coordinator dies: the next coordinator of the group must find that out."""
         cluster = self._cluster
         self._random.choice([member for member in load.members if not member.is_away]).is_gone = True
         state = cluster.partition(GROUP_TOPIC, java_hash(load.group_id) % GROUP_PARTITIONS)
@@ -232,7 +232,7 @@ class CoordinatorWork:
             await cluster.until_up(machine)
 
     async def check_end(self) -> None:
-        """G3: all that was committed with an acknowledgement is told. T2, T4: see `transaction_end`. Errors: HistoryError."""
+        """G3: every acknowledged commit is returned. T2, T4: see `transaction_end`. Errors: HistoryError."""
         for load in self.groups:
             if self._can_be_coordinated(load):
                 await self._fetch_all(load)
@@ -250,7 +250,7 @@ class CoordinatorWork:
                 pass
             await asyncio.sleep(_LOOK_S)
         else:
-            self._cluster.chronicle.violate(f"L1: the offsets of group {load.group_id} aren't told within {READ_WITHIN_S} s")
+            self._cluster.chronicle.violate(f"L1: the offsets of group {load.group_id} aren't returned within {READ_WITHIN_S} s")
         client.client.close()
 
     def _can_be_coordinated(self, load: GroupLoad) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from lowtide.simulation.admin_faults import change_replicas, flip_leader, leave_while_waiting, move_leader, topic_made_anew, upgrade
+from lowtide.simulation.admin_faults import change_replicas, flip_leader, leave_while_waiting, move_leader, topic_created_again, upgrade
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.disk_faults import (
     LONG_S,
@@ -210,7 +210,7 @@ async def store_trouble(cluster: ClusterWorld) -> None:
 
 
 async def old_image(cluster: ClusterWorld) -> None:
-    """What a broker hears from the store is late."""
+    """What a broker receives from the store is late."""
     machine = cluster.random.choice(cluster.machines)
     machine.link.watch_lag_ms = (0.0, cluster.random.choice((50.0, 300.0, 1500.0)))
     cluster.note(f"watches of {machine.host} lag: {machine.link.watch_lag_ms}")
@@ -282,7 +282,7 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "leader flip": (flip_leader, 4),
     "replicas": (change_replicas, 2),
     "replica leaves while it waits": (leave_while_waiting, 3),
-    "topic created again": (topic_made_anew, 2),
+    "topic created again": (topic_created_again, 2),
     "upgrade": (upgrade, 3),
     "empty directory": (empty_directory, 2),
     "old directory": (old_directory, 2),

@@ -1,11 +1,11 @@
 """What clients of one group saw, and whether coordinators may have shown them that.
 
 Checked (letters of the invariants): G1 a partition has one owner in a generation; G2 the generations that assignments were given out in
-never go back; G3 an offset that was committed with an acknowledgement isn't lost, and what is told of it doesn't go back; G4 whoever
-belongs to an earlier generation than one that was given out before it asked commits nothing.
+never go back; G3 an offset that was committed with an acknowledgement isn't lost, and what is returned of it doesn't go back; G4 a member
+of an earlier generation than one that was given out before its request commits nothing.
 
 Every commit has an offset of its own, above all before. One whose connection was lost may still be on its way, and be carried out after
-a later one: such an offset may be told again (`on_lost`).
+a later one: such an offset may be returned again (`on_lost`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class GroupHistory:
         self.generation_id = 0
         """The highest that an assignment was given out in."""
         self.committed: dict[int, Offset] = {}
-        """The highest that was acknowledged or told, for each partition."""
+        """The highest that was acknowledged or returned, for each partition."""
         self._next: dict[int, Offset] = {}
         self._lost: dict[int, set[Offset]] = {}
         self._owners: dict[tuple[int, int], str] = {}
@@ -58,7 +58,7 @@ class GroupHistory:
     # Offsets
 
     def next_offset(self, partition: int, step: int = 1) -> Offset:
-        """An offset to commit that nobody committed before: so much above the last one."""
+        """An offset to commit that no member has committed before: so much above the last one."""
         offset = self._next[partition] = self._next.get(partition, 0) + step
         return offset
 
@@ -67,11 +67,11 @@ class GroupHistory:
         return self._next.get(partition, 0)
 
     def on_lost(self, partition: int, offset: Offset) -> None:
-        """Nobody knows what became of a commit, nor when it will be carried out."""
+        """A commit has no answer: its outcome is unknown, and so is when it is carried out."""
         self._lost.setdefault(partition, set()).add(offset)
 
     def on_committed(self, partition: int, offset: Offset, *, generation_id: int, given_out_before: int, voids: int) -> None:
-        """A commit was acknowledged; `generation_id` is -1 where nobody joins."""
+        """A commit was acknowledged; `generation_id` is -1 in a group without members."""
         if voids != self.voids:
             return
         if 0 <= generation_id < given_out_before:
@@ -79,9 +79,9 @@ class GroupHistory:
         self.committed[partition] = max(offset, self.committed.get(partition, UNKNOWN_OFFSET))
 
     def on_fetched(self, partition: int, offset: Offset, *, committed_before: Offset, voids: int) -> None:
-        """A committed offset was told (-1: none), and `committed_before` it was asked for was known to be committed."""
+        """A committed offset was returned (-1: none), and `committed_before` it was asked for was known to be committed."""
         if offset > self._next.get(partition, 0):
-            self._fail(f"G3: partition {partition} has the committed offset {offset}, and nobody ever committed that")
+            self._fail(f"G3: partition {partition} has the committed offset {offset}, which no member has committed")
         if voids != self.voids:
             return
         if offset < committed_before:

@@ -71,10 +71,10 @@ class GroupLoad:
         self.session_timeout_ms = SESSION_TIMEOUT_MS
         self.rebalance_timeout_ms = REBALANCE_TIMEOUT_MS
         self.is_calm = False
-        """Nobody leaves or dies any more."""
+        """No member leaves or dies any more."""
         self.members: list[AnyMember] = []
-        self.on_commit: Callable[[int], None] = _nobody
-        """Hears of partitions for which an offset is about to be committed."""
+        self.on_commit: Callable[[int], None] = _ignore
+        """Called with each partition for which an offset is about to be committed."""
         self._make = make_client
         self.random = random
 
@@ -87,7 +87,7 @@ class GroupLoad:
         return self.members
 
     def make_committers(self) -> list[Committer]:
-        """One for each partition of a group that nobody joins."""
+        """One for each partition of a group without members."""
         return [
             Committer(self, self.make_client(f"commit {number}"), Random(self.random.getrandbits(64)), number)
             for number in range(self.partitions)
@@ -145,7 +145,7 @@ class GroupClient(Coordinated):
         return code
 
     async def fetch(self, partitions: list[int]) -> bool:
-        """Ask for committed offsets. Returns whether they were told."""
+        """Ask for committed offsets. Returns whether they were returned."""
         load, history, version = self.load, self.load.history, self.random.choice((1, 5, 7, 8, 9))
         before = {number: history.committed.get(number, UNKNOWN_OFFSET) for number in partitions}
         voids, stable = history.voids, self.random.random() < 0.5  # noqa: PLR2004
@@ -157,11 +157,11 @@ class GroupClient(Coordinated):
             topic = OffsetFetchRequestTopic(name=load.topic, partition_indexes=partitions)
             request = OffsetFetchRequest(group_id=load.group_id, topics=[topic], require_stable=stable)
         answer = await self.ask(request, version, timeout_ms=COMMITTED_MS)
-        told = answer.groups[0] if version >= 8 else answer  # noqa: PLR2004
-        code = told.topics[0].partitions[0].error_code if version < 2 else told.error_code  # noqa: PLR2004 - the group has one since 2
+        fetched = answer.groups[0] if version >= 8 else answer  # noqa: PLR2004
+        code = fetched.topics[0].partitions[0].error_code if version < 2 else fetched.error_code  # noqa: PLR2004 - the group has one since 2
         if not self.has("OffsetFetch", code):
             return False
-        for row in told.topics[0].partitions:
+        for row in fetched.topics[0].partitions:
             number = row.partition_index
             if self.has("OffsetFetch", row.error_code, frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})):
                 history.on_fetched(number, row.committed_offset, committed_before=before[number], voids=voids)
@@ -213,7 +213,7 @@ class AnyMember(GroupClient):
 
 
 class GroupMember(AnyMember):
-    """See the module."""
+    """A classic member: joins, shares out as the leader, commits, leaves and dies."""
 
     protocol_type = _PROTOCOL_TYPE
     protocol = _PROTOCOL
@@ -303,7 +303,7 @@ class GroupMember(AnyMember):
         await self.be_silent()
 
     def _on_error(self, code: int) -> None:
-        """What a client does that is told so."""
+        """What a client does after this error."""
         if code in OUT:
             self.forget(identity="")
         elif code in BEHIND:
@@ -347,7 +347,7 @@ class GroupMember(AnyMember):
         return b""
 
     def on_joined(self, generation_id: int, given_out_before: int, voids: int) -> None:
-        """It hears of a generation. Errors: HistoryError."""
+        """It receives a generation. Errors: HistoryError."""
         self.load.history.on_joined(generation_id, given_out_before=given_out_before, voids=voids)
 
     async def _sync(self, joined: JoinGroupResponse) -> None:
@@ -393,5 +393,5 @@ class GroupMember(AnyMember):
         return [SyncGroupRequestAssignment(member_id=member, assignment=self.encode(share)) for member, share in shares.items()]
 
 
-def _nobody(_partition: int) -> None:
-    """Nobody wants to know."""
+def _ignore(_partition: int) -> None:
+    """No one listens."""

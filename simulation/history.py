@@ -1,6 +1,6 @@
 """What clients of one partition saw, and whether a broker may have shown them that.
 
-The checker knows what was acknowledged, what was tried without an answer, and what reads found. It is told of crashes that may lose
+The checker knows what was acknowledged, what was tried without an answer, and what reads found. It receives crashes that may lose
 unflushed records (a power cut without flushing), and of those that may not (a killed process).
 
 Checked (letters of the invariants): D1 an acknowledged delete stays; D7 nothing above every requested delete is deleted; D10 the log
@@ -65,7 +65,7 @@ class PartitionHistory:
         self.lowest_end = min(self.lowest_end, surviving_end)
 
     def on_truncated(self, end: int) -> None:
-        """The log was cut below its log start, as after an unclean election: it is empty, begins and ends at `end`, and is told so."""
+        """The log was cut below its log start, as after an unclean election: it is empty, begins and ends at `end`, and reports so."""
         self.acknowledged.clear()
         self.seen.clear()
         self.lowest_end = end
@@ -77,7 +77,7 @@ class PartitionHistory:
         if log_start_offset < self.acknowledged_delete:
             self._fail(f"the log starts at {log_start_offset}, records below {self.acknowledged_delete} are deleted for good")
         if log_start_offset > max(self.requested_delete, 0):
-            self._fail(f"the log starts at {log_start_offset}, nobody deleted beyond {self.requested_delete}")
+            self._fail(f"the log starts at {log_start_offset}, no request deletes beyond {self.requested_delete}")
         if log_end_offset < self.lowest_end:
             self._fail(f"the log ends at {log_end_offset}, {self.lowest_end} was reached before")
         if log_start_offset > log_end_offset:
@@ -99,7 +99,7 @@ class PartitionHistory:
 
     def _check_value(self, offset: int, value: bytes) -> None:
         if value not in self.attempted:
-            self._fail(f"offset {offset} holds {value!r}, which nobody sent")
+            self._fail(f"offset {offset} holds {value!r}, which no client sent")
         if value in self.refused:
             self._fail(f"offset {offset} holds {value!r}, which was refused")
         known = self.acknowledged.get(offset, self.seen.get(offset))

@@ -1,8 +1,8 @@
 """Partitions of a simulated cluster that brokers delete from by themselves: by time, by size, by a least timestamp, as consumed (D14).
 
-Records have timestamps of now, of long ago and of soon, in any order. The judge knows every committed batch, and hears of a log start that
-nobody asked for when the leader begins to show it: each batch below it must have been let go of by some rule in force, by the leader's own
-clock. At the end, what a rule lets go of must have gone.
+Records have timestamps of now, of long ago and of soon, in any order. The judge knows every committed batch, and receives a log start that
+no request asks for when the leader begins to show it: each batch below it must have been let go of by some rule in force, by the leader's
+own clock. At the end, what a rule lets go of must have gone.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CommittedBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeptLoad(PartitionLoad):
-    """See the module. `consumed` tells up to where all groups have consumed a partition, at the most."""
+    """A partition that brokers delete from by themselves. `consumed` says up to where all groups have consumed a partition, at the most."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,
@@ -141,7 +141,7 @@ class KeptLoad(PartitionLoad):
         return "time" if 0 <= self.rules.retention_ms < age_ms else None
 
     def overdue(self, log: Log, machine: Machine) -> str | None:
-        """What should have gone from a leader that nobody writes to, if anything."""
+        """What should have gone from a leader that no producer writes to, if anything."""
         if len(log.segments) < 2 or log.segments[1].base_offset > log.high_watermark:  # noqa: PLR2004
             return None
         first = log.segments[0]
@@ -170,7 +170,7 @@ class MinimumMover:
         self._random = random
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Till told to end."""
+        """Raise the least timestamp now and then, until `until` is set."""
         while not until.is_set():
             await asyncio.sleep(self._random.uniform(4, 20) * pause_s)
             minimum_ms = SIMULATION_WALL_START_MS + int(self._client.now_s() * 1000) - self._random.choice((500, 1500, 5000))

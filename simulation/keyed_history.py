@@ -3,7 +3,7 @@
 Beyond `cluster_history`: offsets may be missing. Checked (letters of the invariants): C1 of each key the last record is there, with its
 offset, unless it is a tombstone whose time is over; what is older goes only for the sake of a later one that isn't known to be aborted.
 
-A record is told from all others by a text of its own, which says its key, too: it is sent as a header, for a tombstone has no value.
+A record differs from all others by a text of its own, which says its key, too: it is sent as a header, for a tombstone has no value.
 """
 
 from __future__ import annotations

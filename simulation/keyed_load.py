@@ -39,7 +39,8 @@ _CHUNK_BYTES: Final = 1 << 20
 def compacted_configs(random: Random, *, with_transactions: bool) -> dict[str, str]:
     """A topic's configuration.
 
-    Who was away for longer than markers are kept doesn't hear how transactions ended, as in Kafka: where there are any, that is long.
+    A replica that was away for longer than markers are kept doesn't receive how transactions ended, as in Kafka: where there are any, that
+    is long.
     """
     configs = {
         "cleanup.policy": "compact" if random.random() < 0.7 else "compact,delete",  # noqa: PLR2004
@@ -53,7 +54,7 @@ def compacted_configs(random: Random, *, with_transactions: bool) -> dict[str, s
 
 
 class KeyedLoad(PartitionLoad):
-    """See the module. `configs` are the topic's."""
+    """A compacted partition. `configs` are the topic's."""
 
     history: KeyedHistory
     has_deletes = False
@@ -205,7 +206,7 @@ class KeyedAuditor:
         self._random = random
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Till told to end."""
+        """Look at the log now and then, until `until` is set."""
         while not until.is_set():
             await asyncio.sleep(self._random.random() * 2 * pause_s)
             try:

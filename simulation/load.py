@@ -47,7 +47,7 @@ class PartitionLoad:
         self._serial = 0
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        """Random operations, one after the other, until told to end."""
+        """Random operations, one after the other, until `until` is set."""
         client: WireClient | None = None
         while not until.is_set():
             try:

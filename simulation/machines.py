@@ -69,7 +69,7 @@ class State(Enum):
 
 
 class Machine:
-    """See the module."""
+    """A machine, which faults kill, stop, cut off or start."""
 
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,

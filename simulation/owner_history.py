@@ -3,8 +3,8 @@
 Checked (letters of the invariants): G1 a partition has one owner at a time; G2 epochs never go back; G3 as of `group_history`; G4 who had a
 partition before it was given to another commits nothing for it.
 
-A member has a partition from the moment at which it is told so till it gives it back. That nobody else may have it is certain for `SURE_S`
-after it last asked and was told that it has it: no session or rebalance that was begun then has ended, by anybody's clock, even where a
+A member has a partition from the answer that assigns it until it gives it back. That no other may have it is certain for `SURE_S`
+after its last request whose answer assigns it: no session or rebalance that was begun then has ended, by anybody's clock, even where a
 coordinator of before has answered. Who is silent for longer may be out without knowing it.
 """
 
@@ -21,7 +21,7 @@ SURE_S: Final = 1.2
 
 
 class Tenure:
-    """A partition in the hands of a member: since when, and till when nobody else may have it."""
+    """A partition in the hands of a member: since when, and until when no other member may have it."""
 
     __slots__ = ("since_s", "sure_until_s")
 
@@ -34,13 +34,13 @@ class OwnerHistory(GroupHistory):
     """The history of one group. An owner is a client, under whatever member id it is known."""
 
     def __init__(self, name: str, *, changes_kind: bool) -> None:
-        """`changes_kind`: a group of another kind begins anew in its place whenever nobody is in it; epochs then do too."""
+        """`changes_kind`: a group of another kind begins in its place whenever it is empty; epochs then do too."""
         super().__init__(name)
         self.changes_kind = changes_kind
         self.tenures: dict[int, dict[str, Tenure]] = {}
         """Partition → owner → since when."""
         self.beginnings = 0
-        """How often epochs may have begun anew."""
+        """How often epochs may have begun again."""
         self._given: dict[int, list[tuple[float, str]]] = {}
         self._inhabited_until_s = 0.0
 
@@ -53,17 +53,17 @@ class OwnerHistory(GroupHistory):
     # Who is in the group
 
     def on_alive(self, asked_s: float) -> None:
-        """Somebody asked, and was told that it is a member: the group isn't empty for some time."""
+        """A client asked, and the answer says that it is a member: the group isn't empty for some time."""
         if self.changes_kind and asked_s > self._inhabited_until_s:
             self.beginnings += 1
             self.generation_id = 0
         self._inhabited_until_s = max(self._inhabited_until_s, asked_s + SURE_S)
 
     def on_epoch(self, epoch: int, *, known: int, given_out_before: int, beginnings: int, now_s: float) -> None:
-        """A member is told its epoch; it knew of one already, or has joined (0). Before, `given_out_before` was given to somebody."""
+        """A member receives its epoch; it had one already, or has joined (0). Before, a member received `given_out_before`."""
         if known:
             if epoch < known:
-                self._fail(f"G2: a member in epoch {known} is told that it is in {epoch}")
+                self._fail(f"G2: a member in epoch {known} receives epoch {epoch}")
         elif epoch < given_out_before and beginnings == self.beginnings and not (self.changes_kind and now_s > self._inhabited_until_s):
             self._fail(f"G2: a member joins in epoch {epoch}, and {given_out_before} was given out before")
         self.generation_id = max(self.generation_id, epoch)
@@ -71,7 +71,7 @@ class OwnerHistory(GroupHistory):
     # Who has what
 
     def on_owned(self, owner: str, partitions: Iterable[int], *, asked_s: float, now_s: float) -> None:
-        """An owner has these, as it was told when it asked at `asked_s`; whatever else it has, it still has."""
+        """An owner has these, by the answer to its request of `asked_s`; whatever else it has, it still has."""
         sure_until_s = asked_s + SURE_S
         for partition in partitions:
             tenures = self.tenures.setdefault(partition, {})

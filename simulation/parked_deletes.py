@@ -1,7 +1,8 @@
 """What must hold of deletes that wait, and of the replicas that a leader must count as live.
 
-* Rule DR4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that everybody whom the leader
-  must ask has told a log start that is high enough, and that the leadership, the topic or the broker's right to act is over.
+* Rule DR4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that every replica which the
+leader
+  must ask has reported a log start that is high enough, and that the leadership, the topic or the broker's right to act is over.
 * Rule DR6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by DR4.
 * Rule DR3, from outside: whom the leader has heard within the lag time since before the delete was sent, and who was registered all the
   time, must have it when it is acknowledged, member of the ISR or not.
@@ -28,7 +29,7 @@ LISTEN_EVERY_S: Final = 0.005
 
 
 class ParkedDeletes:
-    """See the module."""
+    """The deletes that wait, and what each replica last reported to its leader."""
 
     def __init__(self, machines: Mapping[BrokerId, Machine], chronicle: Chronicle) -> None:
         self._machines = machines
@@ -98,7 +99,7 @@ class ParkedDeletes:
                 before = self._heard.get(key)
                 if before is None or before[0] != epoch:
                     self._heard[key] = (epoch, self.now_s)
-        # Also who isn't a replica any more: one that is made a replica again begins anew, with an empty log.
+        # Also who isn't a replica any more: one that becomes a replica again begins with an empty log.
         for key in [key for key in self._heard if key[0] == leader and key not in still]:
             del self._heard[key]
 
@@ -132,10 +133,10 @@ class ParkedDeletes:
             return f"the directory of {row.key} is offline"
         if partition.log.log_start_offset < row.offset or not self._all_have_it(broker, partition, row.offset):
             return None
-        return f"all have told that {row.key} starts at {row.offset} or above"
+        return f"all have reported that {row.key} starts at {row.offset} or above"
 
     def _all_have_it(self, broker: Broker, partition: Partition, offset: int) -> bool:
-        """Whether every replica that is registered, or in the ISR that is or is proposed, has told so under its registration."""
+        """Whether every replica that is registered, or in the ISR that is or is proposed, has reported so under its registration."""
         leadership = partition.leadership
         image = None if broker.replicas is None else broker.replicas.image
         if image is None or not image.log_start_reporting:

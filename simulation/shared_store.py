@@ -4,10 +4,10 @@ One `MemoryStore` stands for etcd: it outlives the brokers, and what is on its w
 the way of one process. What may go wrong on it:
 
 * requests and answers take time, and may be held up so long that the asker has given up; the request is carried out all the same
-* a request is lost, or its answer is: after a while the asker is told that it isn't known
+* a request is lost, or its answer is: after a while the asker receives that the outcome is unknown
 * the way is cut, in one direction or in both; a watch is then silent, or, when its connection breaks, ends
 * what a watch brings lags, for each broker by itself
-* the store is away for a while (`stop`, `start`): nobody's lease ends meanwhile, and all begin anew, as etcd does it
+* the store is away for a while (`stop`, `start`): no lease ends meanwhile, and all begin again, as etcd does it
 
 `SharedStore.image` is the truth: the metadata as they stand in the store, which brokers see a little later.
 """
@@ -64,7 +64,7 @@ class StoreSnapshot(NamedTuple):
 
 
 class SharedStore:
-    """See the module."""
+    """The store that all brokers share, and what is on its way to it and from it."""
 
     def __init__(self, loop: SimulatedLoop, random: Random) -> None:
         """An empty store."""
@@ -114,7 +114,7 @@ class SharedStore:
         return StoreSnapshot(dict(self.disk.keys), self.disk.revision)
 
     def restore(self, snapshot: StoreSnapshot, *, copied: bool = False) -> None:
-        """Put the store back to a backup, while it is away: restored from a snapshot, or, which nobody supports, with its files put back.
+        """Put the store back to a backup, while it is away: restored from a snapshot, or, which isn't supported, with its files put back.
 
         Who was registered at that moment is no more: their leases have ended.
         """
@@ -304,7 +304,7 @@ class StoreLink:
         if not answer.done():
             if isinstance(outcome, MetadataStoreError | StoreWentBackError):
                 answer.set_exception(outcome)
-                answer.exception()  # Whoever asked may be dead.
+                answer.exception()  # The broker that asked may be dead.
             else:
                 answer.set_result(outcome)
 

@@ -1,6 +1,6 @@
 """The metadata store of a simulated cluster is put back to a backup, with all brokers up, some or none; then an operator brings it forward.
 
-Checked beside what always is: nobody acts on such a store, neither leading nor answering success; no folder of a log goes away; and once
+Checked beside what always is: no broker acts on such a store, neither leading nor answering success; no folder of a log goes away; and once
 the metadata are brought forward everything that was acknowledged is there, as at the end of every run.
 """
 
@@ -28,12 +28,12 @@ QUIET_S: Final = 2.0
 
 
 async def store_restored(cluster: ClusterWorld) -> None:
-    """See the module."""
+    """Take a backup, put the store back to it, and bring it forward."""
     shared, random = cluster.shared, cluster.random
     who = random.choice(("all", "some", "none"))
     away = [] if who == "all" else random.sample(cluster.machines, len(cluster.machines) if who == "none" else 1)
     snapshot = shared.snapshot()
-    cluster.note(f"a backup of the store is made, at revision {snapshot.revision}")
+    cluster.note(f"a backup of the store is taken, at revision {snapshot.revision}")
     if who == "some":
         for machine in away:
             cluster.kill(machine)  # It knows nothing of what comes now.

@@ -17,14 +17,14 @@ from lowtide.simulation.transaction_load import TRANSACTION_TIMEOUT_MS, Transact
 from lowtide.simulation.transformer import StableOffsets, check_transformed, fetch_end
 
 ENDED_WITHIN_S: Final = 10.0 + (TRANSACTION_TIMEOUT_MS + MARKER_TIMEOUT_MS) / 1000
-"""A broker that lost its power while it was told of an end is waited for, as in Kafka, before another is told."""
+"""A broker that lost its power before it answered a marker is waited for, as in Kafka, before the next marker is sent."""
 
 READ_WITHIN_S: Final = 15.0
 _LOOK_S: Final = 0.05
 
 
 async def check_end(cluster: ClusterWorld, load: TransactionLoad) -> None:
-    """See the module. What nobody can be asked for any more isn't judged. Errors: HistoryError."""
+    """Check that all transactions end, and what is committed. What no broker has any more isn't judged. Errors: HistoryError."""
     image = cluster.shared.image
     for topic in (load.topic, TRANSACTION_TOPIC, GROUP_TOPIC):
         if topic in image.topics and not all(

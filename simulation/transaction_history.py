@@ -1,6 +1,6 @@
 """What the clients of transactions saw, and whether brokers may have shown them that.
 
-Checked (letters of the invariants): T1 who reads what is committed is shown nothing of a transaction whose commit nobody has asked for;
+Checked (letters of the invariants): T1 who reads what is committed is shown nothing of a transaction whose commit no client has asked for;
 T2 of a transaction all is shown or nothing, in all partitions: all if its commit was acknowledged, nothing if that was refused; what was
 shown once stays; T5 a producer that another has followed changes nothing; T6 a record stands once, and in the order of sending; R2 an
 offset has one value.
@@ -73,7 +73,7 @@ class TransactionHistory:
             self._fail(f"T5: {what} of {transactional_id} succeeds for producer {identity}, and {newest} had followed it")
 
     def begin(self, transactional_id: str) -> Attempt:
-        """A transaction, of which nobody knows yet."""
+        """Begin a transaction, of which no request has been sent yet."""
         attempt = Attempt(transactional_id, len(self.attempts))
         self.attempts.append(attempt)
         return attempt
@@ -102,12 +102,14 @@ class TransactionHistory:
         for offset, value in records.items():
             attempt = self._of.get(value)
             if attempt is None:
-                self._fail(f"R4: offset {offset} of partition {partition} holds {value[:40]!r}, which nobody sent")
+                self._fail(f"R4: offset {offset} of partition {partition} holds {value[:40]!r}, which no client sent")
                 return
             self._place(partition, offset, value)
             if is_committed:
                 if not attempt.commits_sent:
-                    self._fail(f"T1: offset {offset} of partition {partition} is shown as committed, of {attempt}, which nobody committed")
+                    self._fail(
+                        f"T1: offset {offset} of partition {partition} is shown as committed, of {attempt}, which no client committed"
+                    )
                 self._shown[partition, offset] = value
 
     def check_end(self, found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]) -> None:

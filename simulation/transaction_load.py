@@ -102,7 +102,7 @@ class TransactionLoad:
 
 
 class TransactionalProducer(Coordinated):
-    """See the module. Does one request in a step, and the same again until it is answered."""
+    """A producer with transactions. Does one request in a step, and the same again until it is answered."""
 
     def __init__(self, load: TransactionLoad, transactional_id: str, client: ClusterClient, random: Random) -> None:
         super().__init__(transactional_id, TRANSACTION, client, random, load.counts)

@@ -1,7 +1,7 @@
 """Producers of a simulated cluster that consume, transform and produce: what they have read, and what they make of it, in one transaction.
 
 What is read are the numbers from 0 on: the group's committed offset says which comes next. So at the end each number below that offset
-stands once in what is committed, and none above (T7), whoever was fenced, aborted or killed in between.
+stands once in what is committed, and none above (T7), whichever producer was fenced, aborted or killed in between.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StableOffsets(Coordinated):
         self._topic = topic
 
     async def fetch(self, source: int) -> Offset | None:
-        """The next number of a source; None where it can't be told now. Errors: OSError."""
+        """The next number of a source; None where no answer has it now. Errors: OSError."""
         topic = OffsetFetchRequestTopic(name=self._topic, partition_indexes=[source])
         request = OffsetFetchRequest(group_id=self.key, topics=[topic], require_stable=True)
         answer = await self.ask(request, 7, timeout_ms=_ANSWER_MS)
@@ -55,7 +55,7 @@ class StableOffsets(Coordinated):
 
 
 class Transformer(TransactionalProducer):
-    """See the module."""
+    """A producer that consumes one source, and sends what it makes of it in the same transaction."""
 
     def __init__(self, load: TransactionLoad, client: ClusterClient, random: Random, topic: str, source: int) -> None:
         """`topic` and the partition `source` are what its group has read."""
@@ -87,7 +87,7 @@ class Transformer(TransactionalProducer):
         if found is None or self._identity is None:
             return
         if found < self._next and not self.load.history.is_void:
-            raise HistoryError(f"T7: {self.key} was told {self._next} as the next number, and now {found}")
+            raise HistoryError(f"T7: {self.key} received {self._next} as the next number, and now {found}")
         self._next, self._is_added, self._is_kept = found, False, False
         self._attempt = attempt = self.load.history.begin(self.key)
         partition = self.random.randrange(self.load.partitions)
@@ -141,7 +141,7 @@ def check_transformed(found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]]
 
 
 async def fetch_end(offsets: StableOffsets, source: int, *, within_s: float) -> Offset | None:
-    """How far a source is read; None when nobody tells within that time."""
+    """How far a source is read; None when no answer has it within that time."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + within_s
     while loop.time() < give_up_s:

@@ -32,7 +32,7 @@ KEYED_PARTITIONS: Final = 2
 
 
 class Client(Protocol):
-    """Does things until told to end."""
+    """Does one step after the other until the run ends."""
 
     key: str
 
@@ -40,7 +40,7 @@ class Client(Protocol):
 
 
 class UpkeepWork:
-    """See the module."""
+    """Starts the loads of topics that brokers trim or compact, and checks them at the end."""
 
     def __init__(self, cluster: ClusterWorld, work: CoordinatorWork, random: Random, kinds: tuple[str, ...]) -> None:
         """`work` is that of its coordinators, `kinds` are those of the cluster."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from lowtide.broker.authorizer import Operation, allowed_topics, group
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOBODY, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Asked, Doubt, Outcome
@@ -112,11 +112,11 @@ class DescribeRetentionHandler:
 
     def _row(self, partition: Partition, outcome: Outcome | Doubt, principal: str) -> RetainedPartition:
         log, number = partition.log, partition.topic_partition.partition
-        consumed, doubt = NOBODY, None
+        consumed, doubt = NOT_CONSUMED, None
         if isinstance(outcome, Doubt):
             doubt = outcome.reason
         else:
-            consumed = outcome.get(Asked(partition.topic_partition, partition.topic_id), NOBODY)
+            consumed = outcome.get(Asked(partition.topic_partition, partition.topic_id), NOT_CONSUMED)
         offsets = offsets_of(partition, consumed.offset if consumed.is_known else None)
         try:
             kept = explain(log.segments, offsets, log.config, self._retention.times, self._broker.clock.wall_ms())

@@ -40,7 +40,7 @@ class _Holding(msgspec.Struct):
 
 
 class AnswerMemory:
-    """See the module."""
+    """The memory of answers that clients don't read, over all connections, and its limit."""
 
     def __init__(self, limit_bytes: int, now_ms: Callable[[], int]) -> None:
         self._limit_bytes = limit_bytes
@@ -50,7 +50,7 @@ class AnswerMemory:
 
     @property
     def used_bytes(self) -> int:
-        """What is unread, as far as it was told."""
+        """What is unread, as far as it was reported."""
         return self._used_bytes
 
     def note(self, writer: Writer) -> None:

@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOBODY, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
@@ -93,7 +93,7 @@ class Consumption:
 
     async def ask(self, asked: Iterable[Asked]) -> Outcome | Doubt:
         """How far all groups have consumed these partitions: each is in the outcome."""
-        outcome = dict.fromkeys(asked, NOBODY)
+        outcome = dict.fromkeys(asked, NOT_CONSUMED)
         batches = _batches(list(outcome))
         metadata = self._broker.metadata
         coordinators = _coordinators(metadata.image)

@@ -22,7 +22,7 @@ from typing import Final
 
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOBODY
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED
 from lowtide.broker.retention.consumption import Asked, Consumption, Doubt, Outcome
 from lowtide.broker.retention.deletion_ledger import DeletedCount, DeletionLedger
 from lowtide.broker.slices import walk_in_slices
@@ -160,7 +160,7 @@ class Retention:
             if len(left) % PARTITIONS_PER_STEP == 0:
                 yield
             is_here = self._replicas.partitions.get(key) is partition
-            row = consumed.get(Asked(partition.topic_partition, partition.topic_id), NOBODY)
+            row = consumed.get(Asked(partition.topic_partition, partition.topic_id), NOT_CONSUMED)
             if is_here and self._may_delete(partition) and self._look_at(partition, row.offset if row.is_known else None):
                 yield
 

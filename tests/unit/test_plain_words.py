@@ -7,6 +7,7 @@ instead of "whoever", "created" instead of "made". Text in code marks is left ou
 from __future__ import annotations
 
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ NOT_PLAIN = re.compile(
     r"|(?:is|are|was|were|be|been|being) made(?! (?:of|by|from|up|for)\b)|makes? anew|made anew|he|his|him|isn't there)\b",
     re.IGNORECASE,
 )
+
+FOLDERS = tuple(
+    "admin bench broker cli demo examples metadata pipeline protocol replication runtime simulation src storage testing".split()
+)
+MODULES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+NOT_IN_CODE = re.compile(r"\b(?:told|anew|whoever|nobody|somebody|See the module)\b", re.IGNORECASE)
 
 CODE = re.compile(r"```.*?```|^    [^\n]*$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 
@@ -61,3 +69,32 @@ def test_a_page_is_plain(page: Path):
     text = prose(page)
     found = [f"line {text.count(chr(10), 0, match.start()) + 1}: {match[0]}" for match in NOT_PLAIN.finditer(text)]
     assert found == []
+
+
+def not_plain_in(path: Path) -> list[str]:
+    """The words in strings, docstrings and comments of a module, with the lines that these begin in."""
+    with tokenize.open(path) as file:
+        texts = [token for token in tokenize.generate_tokens(file.readline) if tokenize.tok_name[token.type] in TEXTS]
+    return [f"line {token.start[0]}: {match[0]}" for token in texts for match in NOT_IN_CODE.finditer(token.string)]
+
+
+TEXTS = {"STRING", "FSTRING_MIDDLE", "COMMENT"}
+"""Python 3.11 has an f-string as one STRING."""
+
+
+@pytest.mark.parametrize("line", ['"""See the module."""', "x = 1  # told", "x = f'{1} anew'", "x = 'Whoever'", "# nobody, somebody"])
+def test_code_is_searched(line: str, tmp_path: Path):
+    (tmp_path / "module.py").write_text(line, encoding="utf-8")
+    assert not_plain_in(tmp_path / "module.py")
+
+
+def test_names_in_code_are_left_alone(tmp_path: Path):
+    (tmp_path / "module.py").write_text("told = 1\n", encoding="utf-8")
+    assert not_plain_in(tmp_path / "module.py") == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_code_of_a_folder_is_plain(folder: str):
+    modules = [path for path in MODULES if path.is_relative_to(ROOT / folder)]
+    assert modules
+    assert [f"{path.relative_to(ROOT)} {found}" for path in modules for found in not_plain_in(path)] == []

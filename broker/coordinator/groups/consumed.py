@@ -1,8 +1,8 @@
 """What all groups have consumed of partitions, for retention by consumption (KIP-68): taken together group by group.
 
 The smallest offset that any group has committed for a partition is where consumption stands; what lies below it has been consumed by all.
-Guards: a group with members that consumes a topic and hasn't committed for a partition of it keeps the whole partition, and where nobody
-knows what a group consumes (its members are just joining, or what they said can't be read) it may be any topic. Groups that were deleted,
+Guards: a group with members that consumes a topic and hasn't committed for a partition of it keeps the whole partition, and where it isn't
+known what a group consumes (its members are just joining, or what they said can't be read) it may be any topic. Groups that were deleted,
 or whose offsets expired, don't count; neither do offsets of transactions that are still open, nor those of an older topic of the same name.
 But a group that has nothing else for a partition than an offset of an open transaction keeps it: it starts over if that is aborted, and it
 needn't have members.
@@ -46,7 +46,7 @@ class Consumed(NamedTuple):
         return min(self, other)
 
 
-NOBODY: Final = Consumed()
+NOT_CONSUMED: Final = Consumed()
 """No group has committed anything."""
 
 
@@ -58,7 +58,7 @@ class ConsumedOffsets:
         """By topic and partition, each that was asked for."""
         self._ids: dict[str, TopicId] = {}
         for topic in asked:
-            self.found[topic.name] = dict.fromkeys(topic.partitions, NOBODY)
+            self.found[topic.name] = dict.fromkeys(topic.partitions, NOT_CONSUMED)
             self._ids[topic.name] = topic.topic_id
 
     def take_in(self, groups: Groups, group_id: str) -> Iterator[None]:

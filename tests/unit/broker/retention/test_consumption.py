@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.coordinator.groups.consumed import NOBODY, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.retention import consumption as module
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST, Asked, Consumption, Doubt
@@ -61,7 +61,7 @@ class Cluster:
                     partitions=[
                         ConsumedPartition(partition_index=number, consumed_offset=row.offset, group_id=row.group_id)
                         for number in topic.partitions
-                        for row in [known.get((topic.name, number), NOBODY)]
+                        for row in [known.get((topic.name, number), NOT_CONSUMED)]
                     ],
                 )
                 for topic in asked
@@ -195,4 +195,4 @@ def test_many_partitions_are_asked_about_in_parts(monkeypatch: pytest.MonkeyPatc
     outcome = cluster.ask(monkeypatch, *asked)
     assert [count for _, count in cluster.asked] == [PARTITIONS_PER_REQUEST, PARTITIONS_PER_REQUEST, 5] * 2
     assert len(outcome) == count
-    assert {row for row in outcome.values() if row != NOBODY} == {Consumed(2, "b")}
+    assert {row for row in outcome.values() if row != NOT_CONSUMED} == {Consumed(2, "b")}

@@ -12,7 +12,7 @@ import pytest
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.groups.consumed import NOBODY, ROWS_PER_STEP, Consumed, ConsumedOffsets
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ROWS_PER_STEP, Consumed, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.groups.survey import survey
 from lowtide.broker.turns import Turns
@@ -61,7 +61,7 @@ def add_live(
 
 def consumed(*coordinators: Groups) -> tuple[int, str | None]:
     """How far partition 0 of t is consumed, by the groups of these coordinators."""
-    told = NOBODY
+    told = NOT_CONSUMED
     for groups in coordinators:
         found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])])
         for group_id in dict.fromkeys((*groups.committed.group_ids(), *groups.by_id)):
@@ -77,8 +77,8 @@ def test_the_slowest_group_of_all_coordinators_counts() -> None:
 
 
 def test_where_no_group_has_committed_nothing_counts() -> None:
-    assert consumed(groups_of(), groups_of()) == NOBODY
-    assert not NOBODY.is_known
+    assert consumed(groups_of(), groups_of()) == NOT_CONSUMED
+    assert not NOT_CONSUMED.is_known
 
 
 def test_a_live_group_that_has_not_committed_yet_keeps_what_it_subscribes_to() -> None:
@@ -114,7 +114,7 @@ def test_who_is_joining_may_want_any_topic() -> None:
 def test_what_was_committed_for_an_older_topic_of_the_name_does_not_count() -> None:
     groups = groups_of()
     commit(groups, "a", 9, topic_id=OLD)
-    assert consumed(groups) == NOBODY
+    assert consumed(groups) == NOT_CONSUMED
     commit(groups, "b", 4, topic_id=NEW)
     assert consumed(groups) == (4, "b")
     add_live(groups, "a", frozenset({"t"}))
@@ -149,7 +149,7 @@ def test_only_what_was_asked_for_is_told_whoever_has_more(asked: int, committed:
         commit(groups, "a", number + 1, number=number, topic="u")
     found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=list(range(asked)))])
     steps = sum(1 for _ in found.take_in(groups, "a"))
-    assert found.found == {"t": {number: Consumed(number + 1, "a") if number < committed else NOBODY for number in range(asked)}}
+    assert found.found == {"t": {number: Consumed(number + 1, "a") if number < committed else NOT_CONSUMED for number in range(asked)}}
     assert steps <= 1 + min(asked, committed) // ROWS_PER_STEP + 1
 
 
