@@ -364,8 +364,12 @@ class DecoderSource:
         writer.line(1, "tags = {}")
         writer.line(1, "while n:")
         writer.line(2, "n -= 1")
-        writer.line(2, "tag, p = read_varint(buf, p)")
-        writer.line(2, "size, p = read_varint(buf, p)")
+        writer.line(2, "tag, size = buf[p], buf[p + 1]")  # Nearly always one byte each: no call for them.
+        writer.line(2, "if tag < 128 and size < 128:")
+        writer.line(3, "p += 2")
+        writer.line(2, "else:")
+        writer.line(3, "tag, p = read_varint(buf, p)")
+        writer.line(3, "size, p = read_varint(buf, p)")
         writer.line(2, "end = p + size")
         writer.line(2, f"if end > frame_end: refuse_size({what + ' tag'!r}, size, frame_end - p)")
         for index, field in enumerate(tags.fields.values()):

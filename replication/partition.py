@@ -17,7 +17,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import TO_HIGH_WATERMARK
 from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.follower_reads import FollowerReads
-from lowtide.replication.leadership import Leadership, not_a_replica
+from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.validator import ValidationRules
@@ -42,7 +42,6 @@ DEFAULT_LAG_TIME_MAX_MS = 30_000
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage, PartitionImage
-    from lowtide.replication.follower_state import FollowerFetch
 
 
 class PartitionChange(Enum):
@@ -141,13 +140,6 @@ class Partition:
         )
         self.rules_without_zstd = msgspec.structs.replace(self.rules, allow_zstd=False)
 
-    def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
-        """How far deletes have reached all replicas that must have them (rule DR3); -1 while one of them hasn't reported.
-
-        Of the only replica its log start. `now_ms` is monotonic, here and below.
-        """
-        return self.log.log_start_offset if self.leadership is None else self.leadership.low_watermark(image, now_ms)
-
     def become(self, state: PartitionImage, image: MetadataImage, now_ms: int) -> bool:
         """Take over what the metadata say. Returns whether the leadership changed: another leader or another leader epoch.
 
@@ -202,10 +194,6 @@ class Partition:
     def may_have_enough_in_sync(self) -> bool:
         """The same of the maximal ISR, which what is committed was committed by."""
         return self.leadership is None or len(self.leadership.maximal_isr) >= self.leadership.min_insync_replicas
-
-    def check_follower_fetch(self, fetch: FollowerFetch, image: MetadataImage) -> ErrorCode:
-        """Whether a follower's fetch, whose leader epoch is ours, may be served; nothing has changed if not. See `Leadership`."""
-        return not_a_replica(fetch) if self.leadership is None else self.leadership.check_fetch(fetch, image)
 
     def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
         """Whether this follower may answer a consumer now (rule DR7). `broker_epoch` is its broker's present registration."""

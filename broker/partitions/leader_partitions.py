@@ -157,7 +157,7 @@ class LedPartitions:
         if fetch.broker_id not in leadership.maximal_isr:
             self._propose(partition, leadership, now_ms)
         if partition.topic_partition in self._replicas.deletes.watched:
-            self._replicas.deletes.advance(partition.topic_partition, partition.low_watermark(image, now_ms))
+            self._replicas.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
         return follower
 
     def park(self, broker_id: BrokerId, request: FollowerRequest) -> None:
@@ -212,7 +212,7 @@ class LedPartitions:
             self.on_high_watermark(partition)
         self._propose(partition, leadership, now_ms)
         if partition.topic_partition in self._replicas.deletes.watched:
-            self._replicas.deletes.advance(partition.topic_partition, partition.low_watermark(image, now_ms))
+            self._replicas.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
 
     def _propose(self, partition: Partition, leadership: Leadership, now_ms: int) -> None:
         image, writer = self._replicas.image, self.writer

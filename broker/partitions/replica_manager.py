@@ -204,7 +204,7 @@ class ReplicaManager:
         """How far deletes have reached everybody who must have them."""
         if partition.leadership is None or self.image is None:
             return partition.log.log_start_offset
-        return partition.low_watermark(self.image, self._clock.monotonic_ms())
+        return partition.leadership.low_watermark(self.image, self._clock.monotonic_ms())
 
     def when_committed(
         self, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], *, timeout_ms: int = _DAY_MS

@@ -33,7 +33,7 @@ from lowtide.protocol.messages.fetch import (
 from lowtide.protocol.schema import NO_ROWS
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
-from lowtide.replication.leadership import assumed_epoch
+from lowtide.replication.leadership import assumed_epoch, not_a_replica
 from lowtide.replication.partition import Partition
 from lowtide.replication.read_replica import NO_REPLICA, preferred_read_replica
 from lowtide.storage.errors import FailureKind, StorageError
@@ -158,7 +158,8 @@ class FetchReader:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             if image is not None:
                 fetch = self._follower_fetch(target, rules, image)
-                error = partition.check_follower_fetch(fetch, image)
+                leadership = partition.leadership
+                error = not_a_replica(fetch) if leadership is None else leadership.check_fetch(fetch, image)
         if error != ErrorCode.NONE:
             answer = _failed(target.partition, error, aborted=None)
             self._tell_leader(answer, target, rules, partition)
@@ -171,8 +172,9 @@ class FetchReader:
                 answer.log_start_offset = log.log_start_offset
             return answer
         diverging: EpochEndOffset | None = None
-        if target.last_fetched_epoch >= 0:
-            found = partition.diverging_epoch(offset, target.last_fetched_epoch)
+        last_epoch = target.last_fetched_epoch
+        if last_epoch >= 0 and (last_epoch != partition.leader_epoch or offset > log.log_end_offset):
+            found = partition.diverging_epoch(offset, last_epoch)
             if isinstance(found, ErrorCode):
                 return _failed(target.partition, found, aborted=None)
             if found is not None:
