@@ -1,12 +1,10 @@
 """One client's connection: bytes to requests, answers to bytes, in order, without a task.
 
 All connections receive into one shared scratch buffer; a whole frame is handled where it lies, in the callback that brought it.
-What is left of a partial frame goes into a buffer of the connection's own, which grows with what really arrives, never with what
-the client announces. A large one is mapped: its pages come into being as they are written, so that nothing is copied to grow, and go back
-to the system at once. Answers leave in the order of their requests through a queue of slots. While only Produce requests are
-parked, a few later requests of the same connection are executed too (`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a
-round trip; any other parked request stops the reading, and so does a client that doesn't take its answers. One in the slow lane
-(`slow_lane`) executes nothing in its callback, but a frame when it is given a turn.
+What is left of a partial frame goes into a buffer of the connection's own (`partial_frame`). Answers leave in the order of their
+requests through a queue of slots. While only Produce requests are parked, a few later requests of the same connection are executed too
+(`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a round trip; any other parked request stops the reading, and so does a client
+that doesn't take its answers. One in the slow lane (`slow_lane`) executes nothing in its callback, but a frame when it is given a turn.
 
 Invariant: a view of received bytes is never used after the callback that brought them returned, but for one of a mapped frame.
 """
@@ -22,9 +20,9 @@ from typing import Any, cast
 
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.execution import END_TURN, ENTER_LANE, GO_ON, IN_TURN, LANED, LEAVE_LANE, PARK, PARKED, RUNNING, TURN
-from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR
 from lowtide.broker.network.large_requests import LargeRequest
 from lowtide.broker.network.outgoing import AnswerSlot, EncodedAnswer, OutgoingQueue, Part
+from lowtide.broker.network.partial_frame import PartialFrame
 from lowtide.broker.network.routes import Route
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
@@ -35,26 +33,21 @@ PARKED_PRODUCE_LIMIT = 16
 """Produce requests of one connection that may wait at once, with what was answered behind them; several times what clients keep in
 flight (Java: 5)."""
 
-UNCOUNTED_FRAME_BYTES = 1 << 20
-"""So much of a frame is read whatever others hold: what standard clients send at most by default (`max.request.size`)."""
-
 TURN_MS = 2
 """How long requests of one connection are executed while others may wait; the one that is begun is finished."""
 
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(PartialFrame):
     """One connection of a client. Created by the server for each accepted socket."""
 
     def __init__(self, host: ConnectionHost, listener_name: str = "") -> None:
         """`host` gives what connections share: routes, limits, buffers, the log. `listener_name`: by which of the listeners it came."""
-        self._host = host
+        super().__init__(host)
         self.listener_name = listener_name
         self._transport: asyncio.Transport | None = None
         self._outgoing: OutgoingQueue | None = None
-        self._frame: bytearray | mmap.mmap | None = None
-        self._filled = self._target = self._allowed = 0
         self._slots: deque[AnswerSlot[Route]] = deque()
         self._execution = RUNNING
         self._turns_left = 0
@@ -65,7 +58,6 @@ class Connection(asyncio.BufferedProtocol):
         self.eof_ms = 0
         self.closed = False
         self.connected_ms = self.last_active_ms = 0
-        self.frame_started_ms = 0
         self.peer = ""
         self.log: Any = host.log
 
@@ -215,95 +207,6 @@ class Connection(asyncio.BufferedProtocol):
             self._execution = PARK[self._execution]
             asyncio.get_running_loop().call_soon(self.begin)
 
-    def _start_frame(self, received: memoryview) -> None:
-        """Keep the beginning of a frame whose end has not arrived."""
-        count = len(received)
-        if count < _LENGTH.size:
-            self._target = capacity = _LENGTH.size
-        else:
-            self._target = _LENGTH.size + _LENGTH.unpack_from(received)[0]
-            capacity = min(self._target, max(FRAME_BUFFER_BYTES, count * GROWTH_FACTOR))
-        self._frame = self._host.frame_buffers.take(capacity)
-        self._frame[:count] = received
-        self._filled = count
-        self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
-        self.frame_started_ms = self._host.now_ms()
-
-    def _continue_frame(self) -> None:
-        """More of the partial frame is there: complete it, or make room for what follows."""
-        frame = self._frame
-        assert frame is not None
-        if self._filled < min(len(frame), self._allowed):
-            return
-        if self._filled < self._target:
-            self._make_room()
-        elif self._target == _LENGTH.size:
-            self._learn_length(_LENGTH.unpack_from(frame)[0])
-        elif self._blocked:
-            self._pause_reading()
-        else:
-            self._execute_frame(frame)
-
-    @property
-    def _frame_is_whole(self) -> bool:
-        """Whether a frame is there that could not be executed yet."""
-        return self._frame is not None and self._filled == self._target > _LENGTH.size
-
-    def _execute_frame(self, frame: bytearray | mmap.mmap) -> None:
-        self._frame = None
-        self._on_request(memoryview(frame), _LENGTH.size, self._target)
-        self._host.frame_buffers.give(frame)
-        self._forget_large_frame()
-
-    def _drop_frame(self) -> None:
-        frame, self._frame = self._frame, None
-        if frame is not None:
-            self._host.frame_buffers.give(frame)
-        self._forget_large_frame()
-
-    def _forget_large_frame(self) -> None:
-        if self._target > UNCOUNTED_FRAME_BYTES:
-            self._target = 0
-            self._host.memory.give_back(self)
-
-    def _learn_length(self, size: int) -> None:
-        """The four bytes that were cut apart are there."""
-        if not 0 < size <= self._host.maximum_frame_bytes:
-            self.refuse(f"a frame of {size} bytes is announced, 1 to {self._host.maximum_frame_bytes} are allowed")
-            return
-        self._target += size
-        self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
-        assert self._frame is not None
-        self._frame = self._host.frame_buffers.grow(self._frame, self._filled, min(self._target, FRAME_BUFFER_BYTES))
-
-    def _make_room(self) -> None:
-        """Let more of the frame come. Beyond what is free for each it is counted, all of it, and not read while there is no memory for it.
-
-        A client that announces large frames must not stop clients that send them, nor these clients that send small ones.
-        """
-        if self._filled < self._allowed or self._host.memory.take(self, self._target):
-            if self._filled == self._allowed:
-                self._allowed = self._target
-            self._enlarge_frame()
-        else:
-            self._pause_reading()
-
-    def _enlarge_frame(self) -> None:
-        assert self._frame is not None
-        if self._filled < len(self._frame):
-            return
-        if self._allowed > UNCOUNTED_FRAME_BYTES:
-            try:
-                mapped = mmap.mmap(-1, self._target)
-            except OSError as error:
-                self.close(f"a request of {self._target} bytes finds no memory: {error.strerror}")
-                return
-            mapped[: self._filled] = memoryview(self._frame)[: self._filled]
-            self._host.frame_buffers.give(self._frame)
-            self._frame = mapped
-        else:
-            self._frame = self._host.frame_buffers.grow(self._frame, self._filled, min(self._allowed, self._filled * GROWTH_FACTOR))
-
     def begin(self) -> None:
         """The broker serves now, or it is this connection's turn again: execute what came meanwhile, and read on."""
         self._execution = GO_ON[self._execution]
@@ -331,18 +234,6 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_reading()  # Also when a request was parked: its client may go.
         if not leaves:
             self._execution = END_TURN[self._execution]
-
-    @property
-    def received_bytes(self) -> int:
-        """How much of the frame that is being received is there."""
-        return self._filled
-
-    def on_memory_granted(self) -> None:
-        """The frame that waited for memory may be read on."""
-        self._allowed = self._target
-        self._enlarge_frame()
-        self.frame_started_ms = self._host.now_ms()
-        self._unblock()
 
     @property
     def awaits_bytes(self) -> bool:
@@ -447,10 +338,6 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self._execution >= PARKED or len(self._slots) >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
         )
-
-    @property
-    def _waits_for_memory(self) -> bool:
-        return self._frame is not None and self._filled == self._allowed < self._target
 
     def _flush(self) -> None:
         if self._ready and self._outgoing is not None and not self.closed:

@@ -26,7 +26,6 @@ The bytes are in `journal_format.py`. Source: KIP-107.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -46,24 +45,17 @@ from lowtide.protocol.types import (
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.checkpoint import (
-    LOG_BEGIN_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    TEMPORARY_SUFFIX,
     carry_out,
-    encode_offsets,
-    joined,
-    staged_checkpoint,
 )
 from lowtide.storage.errors import is_passing
+from lowtide.storage.log_start.journal_fold import JournalFold
 from lowtide.storage.log_start.journal_format import (
-    JOURNAL_NAME,
     REMOVED,
     JournalContent,
     LogStartEntry,
     apply_entries,
     check_entries,
     encode_frame,
-    encode_journal,
     frame_bytes,
 )
 from lowtide.storage.log_start.journal_loading import journal_path, load_journal
@@ -94,6 +86,7 @@ class LogStartJournal:
         self._committer = committer
         self._hooks = hooks
         self._path = journal_path(directory)
+        self._fold = JournalFold(filesystem, directory, hooks.topic_name)
         self._file = filesystem.open(self._path, write=True)
         self._header = content.header
         self._entries = dict(content.entries)
@@ -223,17 +216,17 @@ class LogStartJournal:
             entries = ()
         folded = dict(self._entries)
         apply_entries(folded, entries)
-        exported, image, _content = self._folded(folded)
+        exported, image, _content = self._fold.content_of(folded, self._next_sequence)
         if not entries and self._is_folded(crc32c(exported)):
             return
-        staged = self._staged_fold(exported, image)
+        staged = self._fold.stage(exported, image)
         if isinstance(staged, Barrier):
             try:
                 carry_out(self._filesystem, staged)
             except OSError as error:
                 if not is_passing(error):
                     raise
-                self._undo_fold()
+                self._fold.undo()
                 self._filesystem.sync_directory(self._directory)
                 staged = error
             else:
@@ -316,11 +309,11 @@ class LogStartJournal:
         """
         folded = dict(self._entries)
         apply_entries(folded, entries)
-        exported, image, content = self._folded(folded)
+        exported, image, content = self._fold.content_of(folded, self._next_sequence)
         if not batch and self._is_folded(crc32c(exported)):
             self._committer.submit(Barrier(), partial(_tell, waiters))
             return None
-        staged = self._staged_fold(exported, image)
+        staged = self._fold.stage(exported, image)
         if isinstance(staged, Barrier):
             # The journal is the last of the files and of the renames; the module's head says why.
             self._submit(staged, partial(self._on_fold, batch, waiters, _Folded(cast("File", staged.files[-1]), content)))
@@ -332,22 +325,11 @@ class LogStartJournal:
         self._answer_later(batch, staged)
         return None
 
-    def _staged_fold(self, exported: bytes, image: bytes) -> Barrier | OSError:
-        """Writes the three files of a fold under temporary names, all of them or none."""
-        staged: list[Barrier] = []
-        try:
-            for name, text in ((LOG_BEGIN_CHECKPOINT, exported), (LOG_START_CHECKPOINT, exported), (JOURNAL_NAME, image)):
-                staged.append(staged_checkpoint(self._filesystem, f"{self._directory}/{name}", text))
-        except OSError as error:
-            self._remove_staged()
-            return error
-        return joined(staged)
-
     def _on_fold(self, batch: list[_Accepted], waiters: list[OnDurable], folded: _Folded, error: OSError | None) -> None:
         self._in_flight = False
         if error is not None and is_passing(error):
             try:
-                self._undo_fold()
+                self._fold.undo()
             except OSError as failed:
                 error = failed
             else:
@@ -370,16 +352,6 @@ class LogStartJournal:
         _tell(waiters, error)
         self._drain_after_failure()
 
-    def _undo_fold(self) -> None:
-        """There was no room for one of the names of a fold. The journal's comes last, so the old journal stays in service.
-
-        The export that the next start may adopt must not say what the journal doesn't: a later truncation could lower that, and the start
-        would raise it again. A start that finds no export adopts nothing. Errors: OSError.
-        """
-        self._remove_staged()
-        with contextlib.suppress(FileNotFoundError):
-            self._filesystem.unlink(f"{self._directory}/{LOG_START_CHECKPOINT}")
-
     def _on_fold_undone(self, batch: list[_Accepted], waiters: list[OnDurable], full: OSError, error: OSError | None) -> None:
         """What the new journal would have made durable goes into a frame of the old one."""
         self._in_flight = False
@@ -395,32 +367,10 @@ class LogStartJournal:
         else:
             self._write_frame(batch, entries, end)
 
-    def _folded(self, entries: Mapping[tuple[TopicId, int], Offset]) -> tuple[bytes, bytes, JournalContent]:
-        """What a fold writes: the exports, the new journal, and what it will hold."""
-        exported = self._exported(entries)
-        snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
-        image, content = encode_journal(snapshot, first_sequence=self._next_sequence, exported_crc=crc32c(exported))
-        return exported, image, content
-
-    def _exported(self, entries: Mapping[tuple[TopicId, int], Offset]) -> bytes:
-        offsets: dict[TopicPartition, Offset] = {}
-        for (topic_id, partition), offset in entries.items():
-            name = self._hooks.topic_name(topic_id)
-            if name is not None:
-                offsets[TopicPartition(name, partition)] = offset
-        return encode_offsets(offsets)
-
     def _is_folded(self, exported_crc: int) -> bool:
         """Whether the journal is nothing but its snapshot and the exports say the same."""
-        exports = (f"{self._directory}/{LOG_BEGIN_CHECKPOINT}", f"{self._directory}/{LOG_START_CHECKPOINT}")
         unchanged = self._end == self._header.snapshot_end and self._header.exported_crc == exported_crc
-        return unchanged and all(map(self._filesystem.exists, exports))
-
-    def _remove_staged(self) -> None:
-        """Gives back the space of temporary files that couldn't be finished."""
-        for name in (LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, JOURNAL_NAME):
-            with contextlib.suppress(OSError):
-                self._filesystem.unlink(f"{self._directory}/{name}{TEMPORARY_SUFFIX}")
+        return unchanged and self._fold.are_exports_there
 
     def _fail(self, error: OSError) -> None:
         if self.failure is None:

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from lowtide.broker.network.connection import UNCOUNTED_FRAME_BYTES
 from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES
+from lowtide.broker.network.partial_frame import UNCOUNTED_FRAME_BYTES
 from lowtide.broker.network.slow_clients import SLOW_FRAME_GRACE_MS
 
 from .test_connection import CLOSED, ECHO, LARGE, MAXIMUM_FRAME_BYTES, World, answer, frame, simulate

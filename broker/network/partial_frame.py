@@ -1,0 +1,160 @@
+"""The frame of a connection that has begun to arrive and isn't whole: where its bytes are kept, and how many of them may come.
+
+It goes into a buffer of the connection's own, which grows with what really arrives, never with what the client announces. A large one is
+mapped: its pages come into being as they are written, so that nothing is copied to grow, and go back to the system at once.
+
+Guards: beyond `UNCOUNTED_FRAME_BYTES` nothing of a frame is read before the memory for all of it is granted (`request_memory`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import struct
+
+from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES, GROWTH_FACTOR
+
+UNCOUNTED_FRAME_BYTES = 1 << 20
+"""So much of a frame is read whatever others hold: what standard clients send at most by default (`max.request.size`)."""
+
+_LENGTH = struct.Struct(">i")
+
+
+class PartialFrame(asyncio.BufferedProtocol):
+    """See the module. The part of a connection that receives; the connection executes."""
+
+    def __init__(self, host: ConnectionHost) -> None:
+        """`host` gives what connections share: buffers, memory, limits."""
+        self._host = host
+        self._frame: bytearray | mmap.mmap | None = None
+        self._filled = self._target = self._allowed = 0
+        self.frame_started_ms = 0
+
+    # ------------------------------------------------------------------ what the connection does
+    def close(self, reason: str) -> None:
+        """Close without another answer."""
+        raise NotImplementedError
+
+    def refuse(self, reason: str) -> None:
+        """The client has sent what makes no sense: close."""
+        raise NotImplementedError
+
+    @property
+    def _blocked(self) -> bool | int:
+        raise NotImplementedError
+
+    def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
+        raise NotImplementedError
+
+    def _pause_reading(self) -> None:
+        raise NotImplementedError
+
+    def _unblock(self) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ the frame
+    def _start_frame(self, received: memoryview) -> None:
+        """Keep the beginning of a frame whose end has not arrived."""
+        count = len(received)
+        if count < _LENGTH.size:
+            self._target = capacity = _LENGTH.size
+        else:
+            self._target = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+            capacity = min(self._target, max(FRAME_BUFFER_BYTES, count * GROWTH_FACTOR))
+        self._frame = self._host.frame_buffers.take(capacity)
+        self._frame[:count] = received
+        self._filled = count
+        self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
+        self.frame_started_ms = self._host.now_ms()
+
+    def _continue_frame(self) -> None:
+        """More of the partial frame is there: complete it, or make room for what follows."""
+        frame = self._frame
+        assert frame is not None
+        if self._filled < min(len(frame), self._allowed):
+            return
+        if self._filled < self._target:
+            self._make_room()
+        elif self._target == _LENGTH.size:
+            self._learn_length(_LENGTH.unpack_from(frame)[0])
+        elif self._blocked:
+            self._pause_reading()
+        else:
+            self._execute_frame(frame)
+
+    @property
+    def _frame_is_whole(self) -> bool:
+        """Whether a frame is there that could not be executed yet."""
+        return self._frame is not None and self._filled == self._target > _LENGTH.size
+
+    def _execute_frame(self, frame: bytearray | mmap.mmap) -> None:
+        self._frame = None
+        self._on_request(memoryview(frame), _LENGTH.size, self._target)
+        self._host.frame_buffers.give(frame)
+        self._forget_large_frame()
+
+    def _drop_frame(self) -> None:
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            self._host.frame_buffers.give(frame)
+        self._forget_large_frame()
+
+    def _forget_large_frame(self) -> None:
+        if self._target > UNCOUNTED_FRAME_BYTES:
+            self._target = 0
+            self._host.memory.give_back(self)
+
+    def _learn_length(self, size: int) -> None:
+        """The four bytes that were cut apart are there."""
+        if not 0 < size <= self._host.maximum_frame_bytes:
+            self.refuse(f"a frame of {size} bytes is announced, 1 to {self._host.maximum_frame_bytes} are allowed")
+            return
+        self._target += size
+        self._allowed = min(self._target, UNCOUNTED_FRAME_BYTES)
+        assert self._frame is not None
+        self._frame = self._host.frame_buffers.grow(self._frame, self._filled, min(self._target, FRAME_BUFFER_BYTES))
+
+    def _make_room(self) -> None:
+        """Let more of the frame come. Beyond what is free for each it is counted, all of it, and not read while there is no memory for it.
+
+        A client that announces large frames must not stop clients that send them, nor these clients that send small ones.
+        """
+        if self._filled < self._allowed or self._host.memory.take(self, self._target):
+            if self._filled == self._allowed:
+                self._allowed = self._target
+            self._enlarge_frame()
+        else:
+            self._pause_reading()
+
+    def _enlarge_frame(self) -> None:
+        assert self._frame is not None
+        if self._filled < len(self._frame):
+            return
+        if self._allowed > UNCOUNTED_FRAME_BYTES:
+            try:
+                mapped = mmap.mmap(-1, self._target)
+            except OSError as error:
+                self.close(f"a request of {self._target} bytes finds no memory: {error.strerror}")
+                return
+            mapped[: self._filled] = memoryview(self._frame)[: self._filled]
+            self._host.frame_buffers.give(self._frame)
+            self._frame = mapped
+        else:
+            self._frame = self._host.frame_buffers.grow(self._frame, self._filled, min(self._allowed, self._filled * GROWTH_FACTOR))
+
+    @property
+    def received_bytes(self) -> int:
+        """How much of the frame that is being received is there."""
+        return self._filled
+
+    def on_memory_granted(self) -> None:
+        """The frame that waited for memory may be read on."""
+        self._allowed = self._target
+        self._enlarge_frame()
+        self.frame_started_ms = self._host.now_ms()
+        self._unblock()
+
+    @property
+    def _waits_for_memory(self) -> bool:
+        return self._frame is not None and self._filled == self._allowed < self._target
