@@ -159,13 +159,13 @@ class ProduceAttempt(msgspec.Struct):
         rules = partition.rules if self.version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = checked
         if batch is None and (records is None or not LARGE_BYTES < len(records) <= rules.max_message_bytes):
-            batch = self._check_one_of_many(records, rules) if self.ends_ms else validate_produce(records, rules, self.now_ms)
+            batch = self._validate_one_of_many(records, rules) if self.ends_ms else validate_produce(records, rules, self.now_ms)
         if batch is None:
             return self._put_off(SlowBatch(topic, partition, records, rules.without_haste(), self.now_ms, failed(index, ErrorCode.NONE)))
         if isinstance(batch, Rejection):
             return rejected(index, partition, batch)
         if batch.attributes & TRANSACTIONAL_BIT and (batch.producer_id >= 0 or self.request.transactional_id is None):
-            unfit = self._check_transaction(partition, batch, records, guard)
+            unfit = self._verify_transaction(partition, batch, records, guard)
             if unfit is not None:
                 return unfit
         appended = self.replicas.append(partition, batch, self.now_ms)
@@ -234,7 +234,7 @@ class ProduceAttempt(msgspec.Struct):
         self.slow.append(batch)
         return batch.placeholder
 
-    def _check_one_of_many(self, records: Any, rules: ValidationRules) -> ValidatedBatch | Rejection | None:
+    def _validate_one_of_many(self, records: Any, rules: ValidationRules) -> ValidatedBatch | Rejection | None:
         """Check a batch of a request that has several: None also where those before it have decompressed to much."""
         if not is_compressed(records):
             return validate_produce(records, rules, self.now_ms)
@@ -244,7 +244,7 @@ class ProduceAttempt(msgspec.Struct):
         self.quick_bytes -= batch.decompressed_bytes if isinstance(batch, ValidatedBatch) else QUICK_BYTES
         return batch
 
-    def _check_transaction(
+    def _verify_transaction(
         self, partition: Partition, batch: ValidatedBatch, records: Any, guard: Verification | None
     ) -> PartitionProduceResponse | None:
         """None if a batch may be appended, as far as its transaction goes, or else what to answer for now."""
