@@ -142,8 +142,7 @@ class Leadership(LeadershipState):
         lowest = self.log.log_start_offset
         for broker_id, follower in self.followers.items():
             if broker_id in self.maximal_isr or self.is_live(broker_id, follower, image, now_ms):
-                reported = self.reported_log_start(broker_id, follower, image, now_ms)
-                lowest = min(lowest, reported)
+                lowest = min(lowest, self.reported_log_start(broker_id, follower, image, now_ms))
         return lowest
 
     def is_live(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:

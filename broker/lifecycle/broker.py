@@ -312,7 +312,7 @@ class Broker:
     async def _join(self, session: MetadataSession, log_manager: LogManager, replicas: ReplicaManager, adopts: Adoption) -> None:
         """Register, take over what was found if that is wanted, and have the partitions here that the metadata give to this broker."""
         config, ports = self._configs.current, self._ports
-        replicas.expect(session.image)
+        replicas.hosted_logs.expect(session.image, replicas.broker_id)
         check_directories(log_manager, self.config, failed=self.failed)
         session.on_image(self._on_image)
         directories = BrokerDirectories(log_manager, config.node_id)

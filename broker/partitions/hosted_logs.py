@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, TopicId, TopicPartition
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log, LogConfig
@@ -52,8 +53,14 @@ class HostedLogs:
         """Whether logs are on their way out."""
         return bool(self._leaving)
 
-    def expect(self, here: list[tuple[TopicPartition, TopicId]]) -> None:
-        """Before any log is asked for: these were here before, and aren't created again where they may be in a directory that failed."""
+    def expect(self, image: MetadataImage, broker_id: BrokerId) -> None:
+        """Before any log is asked for: the broker's partitions were here, and aren't created again where they may be in a failed directory."""
+        here = [
+            (TopicPartition(topic.name, index), topic.topic_id)
+            for topic in image.topics.values()
+            for index, state in enumerate(topic.partitions)
+            if broker_id in state.replicas
+        ]
         offline = self._log_manager.expect(here)
         if offline:
             lost = list(self._log_manager.lost_directories)

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from lowtide.broker.partitions.delayed.commit import CommitWait
 from lowtide.broker.partitions.delayed.queue import DelayedQueue, DelayedRequest
+from lowtide.broker.partitions.fence import Fence
 from lowtide.broker.partitions.followed_partitions import FollowedPartitions
 from lowtide.broker.partitions.hosted_logs import HostedLogs
 from lowtide.broker.partitions.leader_partitions import LedPartitions
@@ -42,26 +43,6 @@ _PASSING_LOGGED_MS: Final = 1000
 """How often a lack of descriptors or memory is logged that a read met."""
 
 _DAY_MS = 86_400_000
-
-
-class Fence(Protocol):
-    """What can be seen of a broker's fence (`broker/lifecycle/fencing.py`) without a call, at each look for a partition."""
-
-    epoch: BrokerEpoch
-    """The registration under which it is down."""
-    down_until_ms: int
-    """Under that registration it is down until then, on the monotonic clock, at least."""
-
-    @property
-    def session(self) -> Registered:
-        """Has the registration that is in force."""
-        ...
-
-
-class Registered(Protocol):
-    """The session with the metadata store."""
-
-    broker_epoch: BrokerEpoch
 
 
 class ReplicaManager:
@@ -311,16 +292,6 @@ class ReplicaManager:
         """We have registered, or the registration is lost: what we lead is another matter now."""
         if self.image is not None:
             self.on_image(self.image, self.image.topics.values(), [])
-
-    def expect(self, image: MetadataImage) -> None:
-        """Before the first image: its partitions were here before, and aren't created again where they may be in a failed one."""
-        here = [
-            (TopicPartition(topic.name, index), topic.topic_id)
-            for topic in image.topics.values()
-            for index, state in enumerate(topic.partitions)
-            if self.broker_id in state.replicas
-        ]
-        self.hosted_logs.expect(here)
 
     @property
     def _is_settled(self) -> bool:

@@ -119,7 +119,7 @@ class DelayedDeleteRecords(DelayedRequest):
         self._queue.remove(self)  # The other one knows nothing of it, and would fail.
 
     def _settle_rows(self) -> bool:
-        """Settle the rows that can be settled; go over to the second wait when all others are durable. Returns whether all are settled."""
+        """Settle the rows that can be settled; go over to the second wait when the others are durable. Returns whether all are settled."""
         waiting, durable = False, True
         for row in self._rows:
             if not row.done:
