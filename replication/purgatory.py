@@ -14,7 +14,7 @@ Sources: Kafka's purgatory (`DelayedOperation`), with thresholds instead of re-e
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -79,7 +79,7 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         return watchers is None or watchers.live < self._maximum_per_key
 
     @property
-    def watched_keys(self) -> Container[KeyT]:
+    def watched_keys(self) -> Collection[KeyT]:
         """The keys that anything waits for; a view that changes with them, for those who would rather look than ask in vain."""
         return self._watchers
 
@@ -139,10 +139,6 @@ class DelayedOperationPurgatory(Generic[KeyT]):
                 if operation.watch_generation == generation and operation.watch_bucket >= 0:
                     self._make_ready(operation)
         return bool(self._ready)
-
-    def keys(self) -> list[KeyT]:
-        """The keys that anything waits for now."""
-        return list(self._watchers)
 
     def wake(self, operation: DelayedOperation) -> bool:
         """Make one operation ready, if it waits. Returns whether anything is ready to be taken."""

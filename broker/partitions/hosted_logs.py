@@ -54,7 +54,7 @@ class HostedLogs:
         return bool(self._leaving)
 
     def expect(self, image: MetadataImage, broker_id: BrokerId) -> None:
-        """Before any log is asked for: the broker's partitions were here, and aren't created again where they may be in a failed directory."""
+        """Before any log is asked for: the broker's partitions were here, and aren't created again if their directory may have failed."""
         here = [
             (TopicPartition(topic.name, index), topic.topic_id)
             for topic in image.topics.values()

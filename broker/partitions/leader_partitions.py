@@ -286,7 +286,7 @@ class LedPartitions:
 
     def _on_slow(self) -> None:
         self._slow_timer = None
-        waiting = self._replicas.deletes.watched_keys()
+        waiting = list(self._replicas.deletes.watched)
         for key in waiting:
             partition = self._partitions.get(key)
             if partition is not None:

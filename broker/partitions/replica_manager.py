@@ -264,7 +264,7 @@ class ReplicaManager:
         before, self.image = self.image, image
         reported, self.reports_log_starts = self.reports_log_starts, image.log_start_reporting
         if before is not None and reported != self.reports_log_starts:
-            for key in self.deletes.watched_keys():  # From now on they can be acknowledged.
+            for key in list(self.deletes.watched):  # From now on they can be acknowledged.
                 self.deletes.release(key)
         self._configured = (None, LogConfig())  # What topics follow from may have changed, though they haven't.
         gone = {

@@ -100,10 +100,6 @@ class DelayedQueue:
         if self._purgatory.release(key) and not self._scheduled:
             self._schedule()
 
-    def watched_keys(self) -> list[TopicPartition]:
-        """The keys that anything waits for now."""
-        return self._purgatory.keys()
-
     def wake(self, request: DelayedRequest) -> None:
         """Let one request be tested again."""
         if self._purgatory.wake(request) and not self._scheduled:
