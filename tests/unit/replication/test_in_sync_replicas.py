@@ -7,10 +7,11 @@ from itertools import product
 import pytest
 
 from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership_state import IsrProposal
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from tests.model import log_ends
 
-from .leaders import FakeLog, image_of, leads, partition_of
+from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of
 
 END = 3
 EPOCHS = (1, 2, 3)
@@ -72,3 +73,19 @@ def test_an_epoch_that_begins_above_the_start_says_nothing_of_what_lies_below() 
     epochs = LeaderEpochs([(2, 2)])
     assert not told((0, 0, 2), 1, epochs, (2,), 0)
     assert told((0, 0, 2), 2, LeaderEpochs([(2, 2)]), (2, 2), 0)
+
+
+def test_the_members_of_a_refused_proposal_count_no_more() -> None:
+    """Deletes and the high watermark wait for them while the change is under way, and not for ever after it was refused."""
+    log, image = FakeLog(log_end_offset=3), image_of(10, {1: 1, 2: 2, 3: 3})
+    leadership = leads(log, partition_of((1, 2), (1, 2)), image)
+    log.move_log_start(2)
+    leadership.note_fetch(FollowerFetch(2, 2, 3, 2, 5, 5), image, 0)
+    proposal = IsrProposal(leadership.state, 10, (1, 2, 3), (1, 2, 3))
+    leadership.propose(proposal)
+    later = 10 * LAG_MS
+    assert leadership.low_watermark(image, later) == -1, "broker 3 is about to join, and has reported nothing"
+    assert leadership.on_refused(proposal, conflicted=True)
+    assert leadership.maximal_isr == {1, 2}
+    assert leadership.low_watermark(image, later) == 2
+    assert not leadership.on_refused(proposal, conflicted=True), "it is refused once"
