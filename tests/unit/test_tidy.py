@@ -42,7 +42,6 @@ LONG_SOURCES = frozenset(
         "broker/coordinator/runtime/coordinator_runtime.py",
         "broker/coordinator/transactions/transaction_shard.py",
         "broker/lifecycle/broker.py",
-        "broker/network/connection.py",
         "broker/partitions/fetch_session.py",
         "broker/partitions/replica_fetcher.py",
         "broker/partitions/replica_manager.py",
