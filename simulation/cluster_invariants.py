@@ -101,6 +101,7 @@ class ClusterInvariants:
         self._voided_s: dict[Key, float] = {}
         self._looks_at_all = True
         self._follows_store = True
+        self._last_image = shared.image
         self._dirty = True
         """Whether all members must be looked at, or only those of these partitions:"""
         self._touched: dict[Key, None] = {}
@@ -153,9 +154,22 @@ class ClusterInvariants:
         """The store is put back: what it says is no truth until it was brought forward. What clients see is checked all the same."""
         self._shared.follow(self._on_metadata)
         self._follows_store = False
+        self._last_image = self._shared.image
 
     def follow_store(self) -> None:
-        """The store was brought forward, and no broker runs: all logs and members are checked again."""
+        """The store was brought forward, and no broker runs: all logs and members are checked again.
+
+        Epochs count from the beginning, and members of ISRs were chosen by what their logs have. That may lack what no replica had flushed.
+        """
+        for topic in self._last_image.topics.values():
+            known = self._shared.image.topic_by_id(topic.topic_id)
+            for number, state in enumerate(() if known is None else topic.partitions):
+                members = zip(state.isr, state.isr_epochs, strict=True)
+                if all(epoch <= self._lossy.get(member, -1) for member, epoch in members):
+                    leader = known.partitions[number].isr[0]  # type: ignore[union-attr]
+                    self._on_lossy_leader(leader, topic, number)
+        self._lossy.clear()
+        self._replaced.clear()
         self._follows_store = self._looks_at_all = self._dirty = True
         self._images.clear()
         self._entries.clear()
@@ -258,10 +272,13 @@ class ClusterInvariants:
                     self._violate(
                         f"rule DR8: broker {leader} is elected for {name}, though it may have lost records, and broker {other} lives"
                     )
-            if self._flushes:
-                self._forget_unacknowledged(leader, topic, number)
-            else:
-                self._void(topic, number, f"broker {leader} is elected without what it had not flushed")
+            self._on_lossy_leader(leader, topic, number)
+
+    def _on_lossy_leader(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
+        if self._flushes:
+            self._forget_unacknowledged(leader, topic, number)
+        else:
+            self._void(topic, number, f"broker {leader} is elected without what it had not flushed")
 
     def _on_unclean_election(self, topic: TopicImage, number: int, leader: BrokerId) -> None:
         """What this leader lacks is lost, and what was deleted may be back: D1 holds for the deletes that are asked for from now on."""

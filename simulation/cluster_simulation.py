@@ -31,7 +31,7 @@ from lowtide.simulation.coordinator_work import (
     WORK_TOPIC,
     CoordinatorWork,
 )
-from lowtide.simulation.faults import ALL_FAULTS, FAULTS
+from lowtide.simulation.faults import ALONE, FAULTS
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.machines import State
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS
@@ -52,6 +52,7 @@ STRIKES_MAX: Final = 40
 COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
 """What faults strike too, where they are there."""
 
+_LOOK_S: Final = 0.05
 _CREATE_TOPICS_VERSION: Final = 7
 _LAST_EVENTS: Final = 150
 
@@ -89,8 +90,10 @@ class ClusterSimulation(ClusterWorld):
         for load in self.upkeep.loads:
             self.invariants.loads.setdefault(load.topic, {})[load.partition] = load
             self.loads.append(load)
-        self._faults = {name: ALL_FAULTS[name] for name in faults} if faults is not None else FAULTS
+        self._faults = {name: FAULTS[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
+        self._striking = 0
+        self._is_alone = False
 
     @property
     def operations(self) -> int:
@@ -210,8 +213,13 @@ class ClusterSimulation(ClusterWorld):
     async def _strike(self) -> None:
         names = list(self._faults)
         name = self.random.choices(names, [self._faults[each][1] for each in names])[0]
+        is_alone = name in ALONE
+        while self._is_alone or (is_alone and self._striking):  # noqa: ASYNC110 - virtual time: looking again costs nothing
+            await asyncio.sleep(_LOOK_S)
         self.chronicle.counts[name] += 1
+        self._striking, self._is_alone = self._striking + 1, is_alone
         await self._faults[name][0](self)
+        self._striking, self._is_alone = self._striking - 1, False
 
     def _is_created(self) -> bool:
         topic = self.shared.image.topics.get(TOPIC)

@@ -24,8 +24,10 @@ from lowtide.simulation.disk_faults import (
     old_directory,
     slow_disk,
 )
+from lowtide.simulation.held_loops import held_loop
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.store_restores import store_restored
+from lowtide.simulation.uncommitted_leaders import leaders_die_uncommitted
 
 Fault: TypeAlias = "Callable[[ClusterWorld], Awaitable[None]]"
 
@@ -288,8 +290,12 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "old directory": (old_directory, 2),
     "foreign directory": (foreign_directory, 1),
     "first back with other disk": (first_back_with_other_disk, 2),
+    "leaders die uncommitted": (leaders_die_uncommitted, 8),
+    "held loop": (held_loop, 3),
+    "no descriptors": (no_descriptors, 3),
+    "store restored": (store_restored, 1),
 }
 """Each with how often it is chosen."""
 
-ALL_FAULTS: Final[dict[str, tuple[Fault, int]]] = FAULTS | {"no descriptors": (no_descriptors, 6), "store restored": (store_restored, 1)}
-"""Those too that strike only where they are named: what the others do with a seed stays as it was."""
+ALONE: Final = frozenset({"store restored"})
+"""Those that are an operator's work with all brokers: they wait until the others are over, which wait for them."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.lifecycle.broker import START_ERRORS, Broker, Ports
+from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper
 from lowtide.metadata.store import OwnedStore
 from lowtide.protocol.types import BrokerId
 from lowtide.runtime.clock import SimulatedClock
@@ -25,6 +26,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from lowtide.simulation.shared_store import SharedStore, StoreLink
+from lowtide.simulation.simulated_keeper import SimulatedLeaseKeeper
 from lowtide.storage.errors import StorageError
 
 PORT: Final = 9092
@@ -93,6 +95,9 @@ class Machine:
         self.committers: list[SimulatedCommitter] = []
         self.broker: Broker | None = None
         self.node: SimulatedNode | None = None
+        self.keeper: SimulatedLeaseKeeper | None = None
+        self.is_held = False
+        """Whether something holds its loop."""
         self.lives = 0
         self.started_s = -1.0
         """When it began to serve last."""
@@ -125,6 +130,12 @@ class Machine:
     def is_running(self) -> bool:
         """Whether there is a process that isn't stopped."""
         return self.node is not None and self.node.is_alive and not self.node.is_paused
+
+    @property
+    def broker_epoch(self) -> int:
+        """That of its broker's registration; 0 without one."""
+        session = None if self.broker is None else self.broker._session  # noqa: SLF001
+        return 0 if session is None else session.broker_epoch
 
     @property
     def has_offline_directory(self) -> bool:
@@ -175,14 +186,26 @@ class Machine:
     def pause(self) -> None:
         """SIGSTOP."""
         if self.node is not None and self.node.is_alive:
+            self.is_held = False
             self._chronicle.note(self.host, "is stopped (SIGSTOP)")
             self.node.pause()
+
+    def hold(self) -> None:
+        """Something holds its loop, until `resume`. Its lease keeper is not held."""
+        if self.is_running and self.keeper is not None:
+            assert self.node is not None
+            self._chronicle.note(self.host, "has its loop held")
+            self.is_held = True
+            node, keeper = self.node, self.keeper
+            node.pause()
+            self.link.carry(lambda: keeper.stand_in(lambda: self.is_held and self.node is node and node.is_alive))
 
     def resume(self) -> int:
         """SIGCONT. Returns how much had been waiting to run."""
         if self.node is None or self.node.parked is None:
             return 0
-        self._chronicle.note(self.host, "goes on (SIGCONT)")
+        self._chronicle.note(self.host, "goes on" if self.is_held else "goes on (SIGCONT)")
+        self.is_held = False
         waited = len(self.node.parked)
         self.node.resume()
         return waited
@@ -257,7 +280,8 @@ class Machine:
         self.filesystem.crash_process()
 
     def _end(self) -> None:
-        self.broker = None
+        self.broker = self.keeper = None
+        self.is_held = False
         self.committers.clear()
         self.state = State.DOWN
 
@@ -275,11 +299,16 @@ class Machine:
             make_committer=self._make_committer,
             open_store=self._open_store,
             make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self._loop, Random(6)),
+            make_lease_keeper=self._make_lease_keeper,
             shared_metadata="the simulated store",
         )
 
     async def _open_store(self, _directory: str) -> OwnedStore:
         return self.link
+
+    def _make_lease_keeper(self, times: KeeperTimes) -> LeaseKeeper:
+        self.keeper = SimulatedLeaseKeeper(self.clock, self.link, times)
+        return self.keeper
 
     def _make_committer(self, _directory: str) -> SimulatedCommitter:
         committer = SimulatedCommitter(self.filesystem, self._loop, Random(self._random.getrandbits(64)), DISK_MS)

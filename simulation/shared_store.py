@@ -190,6 +190,10 @@ class StoreLink:
         self.delay_ms, self.watch_lag_ms, self.loss = (0.1, 1.5), (0.0, 1.0), 0.0
         self.requests_are_cut = self.answers_are_cut = False
 
+    def carry(self, work: Callable[[], Awaitable[None]]) -> None:
+        """See `SharedStore.carry`."""
+        self._shared.carry(work)
+
     def break_watches(self) -> None:
         """The connection of the watches breaks: each ends with an error."""
         self._breaks += 1

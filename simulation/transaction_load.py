@@ -45,6 +45,9 @@ _ANSWER_MS: Final = 3000
 """A request is given up after so long. That is less than brokers may take, which wait for each other up to half a minute."""
 
 _HASTE: Final = 0.4
+AT_ONCE_SHARE: Final = 0.4
+"""How often a producer with an epoch for each transaction begins the next one while partitions are told how the last one ended."""
+
 _ADD_VERSION: Final = 3
 _FETCH_VERSION: Final = 12
 _FETCH_BYTES: Final = 1 << 20
@@ -243,6 +246,9 @@ class TransactionalProducer(Coordinated):
             self._identity = identity = (answer.producer_id, answer.producer_epoch)
             self._sequences.clear()
             history.on_identity(self.key, identity)
+            if self.random.random() < AT_ONCE_SHARE:
+                self._begin_transaction()
+                await self.step()
 
     async def _abandon(self) -> None:
         """Leave the transaction open, for longer than it may take, or for the next producer to find."""
