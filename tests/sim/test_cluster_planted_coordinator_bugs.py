@@ -1,6 +1,6 @@
 """Bugs planted on purpose in what coordinators of groups and transactions do, and in what logs know of transactions: each must be found.
 
-Each was found within 2,000 seeds; PLANT_SEEDS=2000 searches so far, in tests it is less.
+Each was found within 60 seeds from 0 on; PLANT_SEEDS=n searches so far.
 """
 
 from __future__ import annotations
@@ -270,30 +270,30 @@ def open_ones_are_stable(patch: Patch) -> None:
 
 
 PLANTS = [
-    (answered_before_committed, "groups", 4),
-    (answered_before_the_flush, "groups", 205),
+    (answered_before_committed, "groups", 1),
+    (answered_before_the_flush, "groups", 14),
     (loaded_without_the_last_record, "groups", 0),
     (loaded_without_the_last_record, "transactions", 0),
     (two_members_get_the_same, "groups", 0),
     (the_generation_stays, "groups", 0),
-    (any_generation_commits, "groups", 1),
+    (any_generation_commits, "groups", 4),
     (silence_is_borne_after_a_load, "groups", 0),
-    (who_does_not_join_is_waited_for, "groups", 1),
-    (offsets_told_before_committed, "groups", 57),
+    (who_does_not_join_is_waited_for, "groups", 2),
+    (offsets_told_before_committed, "groups", 1),
     (the_fastest_group_counts, "groups", 0),
-    (doubts_are_overlooked, "groups", 6),
+    (doubts_are_overlooked, "groups", 2),
     (pending_offsets_are_told, "transactions", 0),
-    (unstable_offsets_are_told, "transactions", 17),
+    (unstable_offsets_are_told, "transactions", 54),
     (offsets_of_aborted_ones_count, "transactions", 0),
-    (markers_before_the_end_is_committed, "transactions", 2),
-    (told_once, "transactions", 0),
-    (ends_are_not_gone_on_with, "transactions", 0),
+    (markers_before_the_end_is_committed, "transactions", 12),
+    (told_once, "transactions", 7),
+    (ends_are_not_gone_on_with, "transactions", 1),
     (open_for_ever, "transactions", 0),
-    (any_epoch_ends, "transactions", 7),
+    (any_epoch_ends, "transactions", 0),
     (aborts_are_not_indexed, "transactions", 0),
     (open_ones_are_stable, "transactions", 0),
-    (answered_before_committed, "transactions", 0),
-    (what_is_loaded_counts_before_it_is_committed, "transactions", 0),
+    (answered_before_committed, "transactions", 3),
+    (what_is_loaded_counts_before_it_is_committed, "transactions", 8),
     (an_old_guard_is_used_again, "transactions", 0),
 ]
 """Each with what clients do, and the seed to begin with: one that finds it soon."""

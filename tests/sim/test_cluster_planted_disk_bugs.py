@@ -83,13 +83,13 @@ def a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here(patch: Patch) -
 
 
 PLANTS: Final = [
-    (a_truncation_takes_no_room_for_a_broken_disk, ROOM, 280),
-    (a_checkpoint_takes_no_room_for_a_broken_disk, ROOM, 5),
-    (a_log_takes_no_room_for_a_broken_disk, SHORT_OF_ROOM, 0),
-    (a_compaction_takes_no_room_for_a_broken_disk, COMPACTING, 0),
-    (a_log_that_was_cut_without_room_takes_records_at_once, ROOM, 40),
-    (a_log_that_has_left_is_taken_for_one_that_is_here, LEAVING, 0),
-    (a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here, LEAVING, 0),
+    (a_truncation_takes_no_room_for_a_broken_disk, ROOM, 34),
+    (a_checkpoint_takes_no_room_for_a_broken_disk, ROOM, 8),
+    (a_log_takes_no_room_for_a_broken_disk, SHORT_OF_ROOM, 1),
+    (a_compaction_takes_no_room_for_a_broken_disk, COMPACTING, 2),
+    (a_log_that_was_cut_without_room_takes_records_at_once, ROOM, 49),
+    (a_log_that_has_left_is_taken_for_one_that_is_here, LEAVING, 1),
+    (a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here, LEAVING, 2),
 ]
 """Each with the faults that strike, and the seed to begin with: one that finds it soon."""
 

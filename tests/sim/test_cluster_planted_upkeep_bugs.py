@@ -185,19 +185,19 @@ def offsets_shift(patch: Patch) -> None:
 
 
 PLANTS: Final = [
-    (what_is_not_committed_goes, "retention", 11),
-    (one_segment_too_many, "retention", 6),
+    (what_is_not_committed_goes, "retention", 3),
+    (one_segment_too_many, "retention", 3),
     (as_old_as_the_first_record, "retention", 1),
-    (the_fastest_group_counts, "retention", 2),
+    (the_fastest_group_counts, "retention", 1),
     (consumed_at_any_age, "retention", 2),
     (what_is_as_old_as_the_minimum_goes, "retention", 2),
     (nothing_goes, "retention", 0),
-    (the_first_of_what_stays_goes, "compaction", 1),
+    (the_first_of_what_stays_goes, "compaction", 0),
     (tombstones_go_at_once, "compaction", 1),
-    (aborted_ones_supersede, "compaction", 6),
-    (everything_is_compacted, "compaction", 2),
-    (nothing_is_compacted, "compaction", 1),
-    (offsets_shift, "compaction", 1),
+    (aborted_ones_supersede, "compaction", 3),
+    (everything_is_compacted, "compaction", 3),
+    (nothing_is_compacted, "compaction", 0),
+    (offsets_shift, "compaction", 0),
 ]
 """Each with what clients do, and the seed to begin with: one that finds it soon."""
 
