@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 from lowtide.simulation.machines import State
 
 if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
+    from lowtide.simulation.cluster_world import ClusterWorld
 
 SHORTER_S: Final = (0.3, 0.97)
 LONGER_S: Final = (1.5, 3.0)
 """Shorter than a session of a second by every clock, and so long that its lease is lost."""
 
 
-async def held_loop(cluster: ClusterSimulation) -> None:
+async def held_loop(cluster: ClusterWorld) -> None:
     """Something holds a broker's loop. For less than a session that costs no lease, if the store is in reach."""
     machine = cluster.pick(State.UP)
     if machine is None or not machine.is_running:

@@ -17,7 +17,7 @@ from lowtide.runtime.filesystem.memory import Operation
 from lowtide.simulation.machines import Machine, State
 
 if TYPE_CHECKING:
-    from lowtide.simulation.cluster_simulation import ClusterSimulation
+    from lowtide.simulation.cluster_world import ClusterWorld
 
 APPENDED_WITHIN_S: Final = 1.0
 """A replica that lags stays in sync for longer."""
@@ -31,7 +31,7 @@ _LOOK_S: Final = 0.005
 _REPLICAS: Final = 3
 
 
-async def leaders_die_uncommitted(cluster: ClusterSimulation) -> None:
+async def leaders_die_uncommitted(cluster: ClusterWorld) -> None:
     """See the module."""
     found = _some_partition(cluster)
     for _ in range(WHOLE_WITHIN_LOOKS):
@@ -73,7 +73,7 @@ async def leaders_die_uncommitted(cluster: ClusterSimulation) -> None:
         cluster.excuses.end(machine.broker_id, after_s=1.0)
 
 
-def _some_partition(cluster: ClusterSimulation) -> tuple[str, int, Machine, Machine, Machine] | None:
+def _some_partition(cluster: ClusterWorld) -> tuple[str, int, Machine, Machine, Machine] | None:
     """A partition with three replicas in sync on machines that run: its leader and two others, one to lead next. Coordinators' first."""
     topics = cluster.shared.image.topics
     names = [name for name in (TRANSACTION_TOPIC, GROUP_TOPIC) if name in topics]
@@ -105,7 +105,7 @@ def _has_uncommitted(leader: Machine, second: Machine, topic: str, number: int) 
     return ends is not None and others is not None and ends[0] < ends[1] == others[1]
 
 
-def _leads(cluster: ClusterSimulation, machine: Machine, topic: str, number: int) -> bool:
+def _leads(cluster: ClusterWorld, machine: Machine, topic: str, number: int) -> bool:
     state = cluster.partition(topic, number)
     return state is not None and state.leader == machine.broker_id
 
