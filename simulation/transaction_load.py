@@ -46,7 +46,7 @@ _ANSWER_MS: Final = 3000
 
 _HASTE: Final = 0.4
 AT_ONCE_SHARE: Final = 0.4
-"""How often a producer with an epoch for each transaction begins the next one while partitions are told how the last one ended."""
+"""How often a producer with an epoch for each transaction begins the next one while the markers of the last one are written."""
 
 _ADD_VERSION: Final = 3
 _FETCH_VERSION: Final = 12

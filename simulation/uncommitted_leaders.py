@@ -32,7 +32,7 @@ _REPLICAS: Final = 3
 
 
 async def leaders_die_uncommitted(cluster: ClusterWorld) -> None:
-    """See the module."""
+    """Kills two leaders of one partition in turn, while the third replica lags."""
     found = _some_partition(cluster)
     for _ in range(WHOLE_WITHIN_LOOKS):
         if found is not None:

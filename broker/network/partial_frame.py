@@ -22,7 +22,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class PartialFrame(asyncio.BufferedProtocol):
-    """See the module. The part of a connection that receives; the connection executes."""
+    """The part of a connection that receives; the connection executes."""
 
     def __init__(self, host: ConnectionHost) -> None:
         """`host` gives what connections share: buffers, memory, limits."""
