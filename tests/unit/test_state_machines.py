@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from lowtide.broker.coordinator.classic import group_state
-from lowtide.broker.coordinator.transactions.transaction_shard import transaction_state
+from lowtide.broker.coordinator.transactions import transaction_state
 from lowtide.broker.network import execution
 from lowtide.replication import follower_phase
 
