@@ -79,7 +79,7 @@ class StoreGuard:
         image, now = self._follower.image, self._follower.copy
         _check_suspension(image)
         for path, copy in remembered.items():
-            if copy.cluster_id != image.cluster_id:
+            if image.cluster_id and copy.cluster_id != image.cluster_id:
                 continue  # A directory of another cluster, which is refused when it is opened.
             if copy.history_id == image.history.history_id:
                 reason = contradiction(copy, now.rows, now.revision)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.simulation.load import PartitionLoad
 
@@ -75,6 +76,24 @@ async def test_the_metadata_of_one_broker_are_brought_forward(tmp_path: Path) ->
             assert all(partition.leader_id >= 0 for topic in known.topics for partition in topic.partitions)
             assert await broker.terminate() == 0
         assert (await run("status", *words)).returncode == 0
+
+
+async def test_a_broker_without_partitions_forgets_nothing_over_metadata_that_are_lost(tmp_path: Path) -> None:
+    """Its start over an empty store began another history and replaced what the directory remembered, before it was refused."""
+    directory = tmp_path / "log"
+    async with ServeProcess(directory) as broker:
+        assert await broker.terminate() == 0
+    remembered = (directory / COPY_FILE).read_bytes()
+    for path in directory.glob(f"{METADATA_FILE}*"):
+        path.unlink()
+    for _ in range(2):
+        refused = await asyncio.to_thread(run_to_end, serve_command(directory))
+        assert refused.returncode == 2
+        assert "lowtide metadata recover" in refused.stderr
+        assert (directory / COPY_FILE).read_bytes() == remembered
+    assert (await run("recover", "--log-dirs", str(directory), "--yes")).returncode == 0
+    async with ServeProcess(directory) as broker:
+        assert await broker.terminate() == 0
 
 
 async def run(*words: str) -> subprocess.CompletedProcess[str]:

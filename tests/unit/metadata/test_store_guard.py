@@ -209,3 +209,23 @@ def test_a_store_that_was_restored_before_it_was_used_is_no_reason() -> None:
     """What is measured may be a little too large; it never falls by more than that."""
     assert least_surplus(None) == least_surplus(3) == least_surplus(1_000_000) == 0
     assert least_surplus(-50_000) == -50_000 - SURPLUS_MARGIN
+
+
+@pytest.mark.parametrize("cluster_id", [None, "cluster"])
+def test_an_empty_store_is_refused_by_a_directory_that_remembers_another(cluster_id: str | None) -> None:
+    """Nothing is written to it: neither the cluster's id, which an empty store lacks, nor a history."""
+
+    async def scenario(world: World) -> None:
+        session = world.session()
+        await session.open(cluster_id)
+        await session.start(REGISTRATION)
+        await session.wait_for(world.shared.disk.revision)
+        remembered = {"/disk": copy_of(session)}
+        await session.close()
+        everything = list(world.shared.disk.keys)
+        await world.shared.store.transact([], [Delete(key) for key in everything])
+        with pytest.raises(InconsistentClusterError, match=r"has no history, the log directory /disk .* recover"):
+            await world.session().open(cluster_id, remembered)
+        assert not world.shared.disk.keys
+
+    play(scenario)
