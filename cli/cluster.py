@@ -25,6 +25,9 @@ app.callback()(lambda: None)
 SHOWN: Final = 20
 """Rows of a kind of trouble, for people."""
 
+PATIENCE_MS: Final = 5_000
+"""How long one broker is waited for that can be left out. By default the cluster has fenced a silent one then."""
+
 Unwell = Mapping[TopicPartition, PartitionDescription]
 
 
@@ -36,13 +39,16 @@ async def status(call: NetworkCall) -> ExitCode:
     The exit code is 1 if a partition has no leader or lacks a replica, a broker is fenced, or a log directory has no room: what is being
     moved is no failure.
     """
+    await _described(call.client, call.timeout_ms)  # Whether there is a cluster.
+    # What single brokers are asked comes first: answers from before a silent one was waited for would be shown as they no longer are.
+    patience_ms = min(call.timeout_ms, PATIENCE_MS)
+    full = await _full(call.client, patience_ms)
+    moves = await _moves(call.client, patience_ms)
     described = await _described(call.client, call.timeout_ms)
     topics = await call.client.list_topics(include_internal=True, timeout=call.timeout_ms / 1000)
     leaderless = _those(topics, lambda each: each.leader is None)
     behind = _those(topics, lambda each: len(each.isr) < len(each.replicas))
-    moves = await _moves(call.client, call.timeout_ms)
     features = await call.client.describe_features(timeout=call.timeout_ms / 1000)
-    full = await _full(call.client, call.timeout_ms)
     levels = {name: feature.finalized_level or None for name, feature in sorted(features.items())}
     if call.output is Output.JSON:
         print_json(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from lowtide.testing.etcd import missing
 from .asking import PRODUCE_VERSION, only_row, produce_request
 from .cluster_processes import ClusterProcesses
 from .moving import elect_preferred
+from .serving import run_to_end
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -100,5 +103,22 @@ async def test_no_call_waits_for_a_broker_that_it_does_not_need(tmp_path: Path) 
         created = (await admin.create_topics([NewTopic(name="created", partitions=1, replication_factor=1)]))["created"]
         assert not isinstance(created, Exception)
         assert clock() - begun < 25
+        cluster.thaw(3)
+        cluster.check_no_faults()
+
+
+async def test_the_status_of_a_cluster_shows_a_silent_broker_and_does_not_wait_for_it(tmp_path: Path) -> None:
+    """It took a minute, and showed what had been so before: all well."""
+    async with ClusterProcesses(tmp_path) as cluster:
+        await cluster.create_topic(TOPIC, [[1, 2]])
+        cluster.freeze(3)
+        command = [sys.executable, "-m", "lowtide.cli.main", "cluster", "status", "-b", cluster.bootstrap, "--output", "json"]
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        shown = await asyncio.to_thread(run_to_end, command)
+        assert clock() - begun < 30
+        assert shown.returncode == 1
+        assert [row["broker"] for row in json.loads(shown.stdout)["brokers"] if row["fenced"]] == [3]
+        assert "broker 3 is not known" in shown.stderr
         cluster.thaw(3)
         cluster.check_no_faults()
