@@ -126,7 +126,9 @@ class ClassicGroups:
         member = group.members[request.member_id]
         self.rebalancing.note_synced(group, member.member_id)
         if group.state is GroupState.STABLE:
-            effects.answer(reply, synced(group, member))
+            # After a load the generation may rest on a record that is not committed yet, and could still be lost.
+            effects.barrier = max(effects.barrier, group.last_record_offset)
+            effects.answer_when_committed(reply, synced(group, member), sync_failed)
             return
         if member.awaiting_sync is not None:  # Its client has given that request up.
             effects.answer(member.awaiting_sync, sync_failed(ErrorCode.REBALANCE_IN_PROGRESS))

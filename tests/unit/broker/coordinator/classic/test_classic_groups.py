@@ -10,7 +10,8 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX, GROUP_BYTES_MAX
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.leave_group import MemberIdentity
-from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS, SESSION_MS, World
+from lowtide.protocol.messages.sync_group import SyncGroupRequest
+from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS, SESSION_MS, Answer, World
 
 NOW = GroupSettings(initial_rebalance_delay_ms=0)
 
@@ -284,6 +285,20 @@ def test_a_coordinator_that_takes_over_knows_the_last_generation(world: World):
     assert other.sync(second, generation_id).response.assignment == second.encode()
     other.pass_time(SESSION_MS)
     assert other.heartbeat(second, generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_loaded_generation_is_answered_only_when_its_record_is_committed(world: World):
+    """The new coordinator may die too, and its record with it: then the next one knows an older generation."""
+    [_, second], generation_id = world.stable(2)
+    other = world.reload()
+    answer, effects = Answer(), other.effects()
+    request = SyncGroupRequest(group_id=GROUP, generation_id=generation_id, member_id=second, assignments=[])
+    other.groups.sync(request, answer, effects)
+    assert effects.answers == []
+    assert effects.barrier == other.end_offset - 1
+    [waiting] = effects.then
+    assert waiting.outcome(ErrorCode.NONE).assignment == second.encode()
+    assert waiting.outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER).error_code == ErrorCode.NOT_COORDINATOR
 
 
 def test_who_waits_at_a_coordinator_that_is_deposed_is_sent_away(world: World):
