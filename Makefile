@@ -69,7 +69,7 @@ endif
 java: # installed where it is missing: Spark runs on it
 	$(call install,java,openjdk-17-jre-headless,java-17-openjdk-headless)
 
-test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, within five minutes on two cores: docs/testing.md
+test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in some six minutes on two cores: docs/testing.md
 	@$(BIN)/python -m tests.suite test $(ARGS)
 
 test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests but those that need Maven or Go
