@@ -43,7 +43,7 @@ def visible_before_durable(patch: Patch) -> None:
 
 
 def joins_without_the_deletes(patch: Patch) -> None:
-    """Rule DR2: whoever has the records joins the ISR."""
+    """Rule DR2: a replica that has the records joins the ISR."""
     original = in_sync_replicas.may_join
 
     def may_join(led: Any, *arguments: Any) -> bool:

@@ -51,7 +51,7 @@ def test_a_slow_commit_makes_the_wait_short_until_the_log_start_is_reported() ->
 
 
 def test_a_delete_is_answered_when_the_log_start_is_durable_that_came_from_the_leader_before() -> None:
-    """DR4: it waits for the broker's own log start, whoever had it raised."""
+    """DR4: it waits for the broker's own log start, whatever raised it."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=3)

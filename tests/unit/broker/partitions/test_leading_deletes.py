@@ -243,17 +243,23 @@ def test_a_report_counts_for_its_leader_epoch_and_registration_only() -> None:
     simulate(run)
 
 
+async def parked_behind_an_unseen_registration(world: Leading) -> tuple[int, asyncio.Future[Any]]:
+    """A delete that only waits for broker 3, whose last fetch named a registration that the image doesn't show: that epoch, the delete."""
+    second, third = await begin(world, isr=(1, 2))
+    await world.fence(3)
+    newer = world.replicas.image.revision + 1
+    await third.fetch(replica_epoch=newer)
+    delete = await parked(world)
+    second.start = 2
+    await second.fetch()
+    await asyncio.sleep(SOON_S)
+    assert not delete.done()
+    return newer, delete
+
+
 def test_a_registration_that_the_image_does_not_show_yet_counts_as_live() -> None:
     async def run(world: Leading) -> None:
-        second, third = await begin(world, isr=(1, 2))
-        await world.fence(3)
-        newer = world.replicas.image.revision + 1
-        await third.fetch(replica_epoch=newer)
-        delete = await parked(world)
-        second.start = 2
-        await second.fetch()
-        await asyncio.sleep(SOON_S)
-        assert not delete.done()
+        newer, delete = await parked_behind_an_unseen_registration(world)
         assert 3 not in world.leadership().maximal_isr
         epoch = await world.register(3)
         assert epoch == newer
@@ -265,15 +271,7 @@ def test_a_registration_that_the_image_does_not_show_yet_counts_as_live() -> Non
 
 def test_a_registration_that_was_invented_or_is_over_stops_no_delete_once_the_image_is_younger() -> None:
     async def run(world: Leading) -> None:
-        second, third = await begin(world, isr=(1, 2))
-        await world.fence(3)
-        newer = world.replicas.image.revision + 1
-        await third.fetch(replica_epoch=newer)
-        delete = await parked(world)
-        second.start = 2
-        await second.fetch()
-        await asyncio.sleep(SOON_S)
-        assert not delete.done()
+        newer, delete = await parked_behind_an_unseen_registration(world)
         await world.put(b"something/else", b"1")
         assert world.replicas.image.revision == newer
         await asyncio.sleep(SOON_S)

@@ -36,7 +36,7 @@ def test_every_type_has_its_services() -> None:
 
 @pytest.mark.parametrize("group", [ClassicGroup("g", wall_ms=7), ConsumerGroup("g")])
 def test_an_empty_group_of_each_type(group: AnyGroup) -> None:
-    """What a shard asks of groups; a group that nobody has joined is the same for both types."""
+    """What a shard asks of groups; a group without members is the same for both types."""
     asked: Group = group
     assert asked.is_unused
     assert asked.may_expire_offsets
